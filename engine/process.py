@@ -2,13 +2,17 @@
 
 With a device, a step is under way while commands are taken and messages are sent; see core.py.
 
-Started by the server as `python -m voxlane.engine.process FD`; end of file on the socket means the server is gone.
+Started by the server as `python -m voxlane.engine.process LINK [PAGE [CONTROL]]`, with the numbers of descriptors: the
+socket, the page on which progress is shown, and the socket on which the server asks for forks (template.py). End of
+file on a socket means that the server is gone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
+import os
 import select
 import signal
 import socket
@@ -16,7 +20,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, NoReturn
 
+from voxlane.engine import progress
 from voxlane.engine.api import (
     FRAGMENT_BYTES,
     Assembler,
@@ -25,11 +31,15 @@ from voxlane.engine.api import (
     Loading,
     Ping,
     Pong,
+    ProgressPage,
     Shutdown,
     StartFailed,
     ToEngine,
     bundle,
 )
+
+if TYPE_CHECKING:
+    from voxlane.engine.build.assemble import Assembly
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +54,9 @@ ms, which an interruption would wait for, and in the runs we watched none was fo
 
 SWITCH_S = 2e-4
 """How long a thread that reads prompts or makes voices ready may keep Python to itself while the loop waits for it."""
+
+IDLE_S = 0.5
+"""How often an idle engine shows that it goes on."""
 
 OUTBOX_PACKETS = 4096
 """Packets kept for a server that is slow to read before the engine waits for it."""
@@ -70,6 +83,7 @@ class Link:
 
     def receive(self, *, wait: bool) -> list[ToEngine]:
         """Return the commands that are there; with `wait`, at least one."""
+        progress.advance()
         commands: list[ToEngine] = []
         while True:
             if wait and not commands:
@@ -97,6 +111,10 @@ class Link:
         """Let the server know that there will be no more."""
         self._socket.close()
 
+    def give(self) -> socket.socket:
+        """Return the socket, for another link; this one is not used any more."""
+        return self._socket
+
     def waiting(self) -> bool:
         """Return whether something has come."""
         return bool(self._arrivals.poll(0))
@@ -108,8 +126,9 @@ class Link:
         while True:
             self._flush(patient=False)
             poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._outbox else 0))
-            if any(event & ~select.POLLOUT for _, event in poll.poll()):
+            if any(event & ~select.POLLOUT for _, event in poll.poll(IDLE_S * 1e3)):
                 return
+            progress.advance()
 
     def _flush(self, *, patient: bool) -> None:
         while self._outbox:
@@ -148,16 +167,20 @@ class Garbage:
     def tidy(self, every_s: float) -> None:
         """Look for all of it if that was long ago."""
         if time.monotonic() - self._tidied_s > every_s:
-            gc.collect()
+            with progress.allow(progress.COLLECTING_S):
+                gc.collect()
             self._tidied_s = time.monotonic()
 
 
-def serve(link: Link) -> int:
-    """Load what the first message asks for, then step while there is work; return the exit status."""
+def serve(link: Link, control: socket.socket | None = None) -> int:
+    """Load what the first message asks for, then step while there is work; return the exit status.
+
+    With `control`, this process may become a template: then its forks step, and it returns when the server has gone.
+    """
     # Imported here, so that a server that asks for nothing pays for nothing, and start-up progress begins at once.
     from voxlane.engine.build.assemble import assemble
     from voxlane.engine.errors import ModelError
-    from voxlane.engine.runners.cuda.device import DeviceLost
+    from voxlane.engine.template import can_fork, fork_engines
 
     configure = link.receive(wait=True)[0]
     if not isinstance(configure, Configure):
@@ -170,6 +193,39 @@ def serve(link: Link) -> int:
         return 1
     garbage = Garbage()
     sys.setswitchinterval(SWITCH_S)
+    if control is not None:
+        if can_fork(configure.config, assembly):
+            own = fork_engines(control, link.give(), assembly.forget)
+            if own is None:
+                return 0
+            _be_fork(own, assembly, garbage)
+        else:
+            control.close()  # tells the server that this process is the engine
+    return _run(link, assembly, garbage)
+
+
+def _be_fork(own: socket.socket, assembly: Assembly, garbage: Garbage) -> NoReturn:
+    """Be an engine, and end without the libraries' ends: those wait for threads that only the template has."""
+    status = 1
+    try:
+        assembly.wake()
+        status = _run(Link(own), assembly, garbage)
+    except Gone:
+        status = 0
+    except BaseException:
+        log.exception("the engine failed")
+    finally:
+        logging.shutdown()
+        os._exit(status)
+
+
+def _run(link: Link, assembly: Assembly, garbage: Garbage) -> int:
+    """Step while there is work; return the exit status."""
+    from voxlane.engine.kernels import native
+    from voxlane.engine.runners.cuda.device import DeviceLost
+
+    counts = native.show_progress(progress.address())
+    progress.set_usual(0.0 if counts and not assembly.on_device else progress.COMPILING_S)
     link.send([assembly.ready])
     core = assembly.core
     try:
@@ -190,12 +246,19 @@ def serve(link: Link) -> int:
 
 
 def main() -> int:
-    """Run the engine on the inherited socket whose descriptor is the only argument."""
+    """Run the engine on the inherited descriptors that the arguments name."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then tells us
     logging.basicConfig(level=logging.INFO, format="%(levelname)s engine %(message)s")
-    with socket.socket(fileno=int(sys.argv[1])) as connection:
+    link, page, control = (*map(int, sys.argv[1:]), None, None)[:3]
+    assert link is not None
+    if page is not None:
+        progress.show_on(ProgressPage(page))
+        os.close(page)
+    with contextlib.ExitStack() as sockets:
+        connection = sockets.enter_context(socket.socket(fileno=link))
+        asking = sockets.enter_context(socket.socket(fileno=control)) if control is not None else None
         try:
-            return serve(Link(connection))
+            return serve(Link(connection), asking)
         except Gone:
             return 0
 

@@ -19,10 +19,14 @@ from voxlane.server.commands.lab_arguments import add_lab
 from voxlane.server.commands.options import Commands
 from voxlane.server.commands.terminal import escape_unknown_characters, write_text
 from voxlane.server.config import API_KEY_VARIABLE, CHAT_KEY_VARIABLE, Config, read_phone_keys
-from voxlane.server.errors import ConfigError, EngineStartFailed, VoxlaneError
+from voxlane.server.errors import ConfigError, EngineGivenUp, EngineStartFailed, VoxlaneError
 from voxlane.server.service import VERSION
 
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
+
+ENGINE_GIVEN_UP = 69
+"""Exit code of `voxlane serve` when the engine cannot be started again (EX_UNAVAILABLE): a restart of the whole service
+on this machine may not help either."""
 
 OWN_ENGINE = {
     "--config": "config",
@@ -49,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return command(parsed)
     except ConfigError as error:
         return _fail(error.hint, USAGE_ERROR)
+    except EngineGivenUp as error:
+        return _fail(f"the engine cannot be started again: {error.hint}", ENGINE_GIVEN_UP)
     except EngineStartFailed as error:
         return _fail(f"the engine could not start: {error.hint}", FAILURE)
     except VoxlaneError as error:

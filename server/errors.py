@@ -29,6 +29,7 @@ VoxlaneError
 │   ├── TooManyConnections   503  the limit of connections is reached
 │   └── Draining             503  the server is going down
 ├── EngineStartFailed        503  not retryable; the hint is the engine's one-line reason
+│   └── EngineGivenUp             in `voxlane serve`: many restarts in a row have failed
 ├── PlayerFailed                  in commands: the program that plays sound failed
 ├── ConversationFailed            in commands: the server could not be reached, or ended it
 ├── ServerFailed                  in commands: the server could not be reached, or refused
@@ -39,6 +40,8 @@ Codes and public texts only; `http/reply.py` and the dialects write them to the 
 """
 
 from __future__ import annotations
+
+from voxlane.server import limits
 
 
 class VoxlaneError(Exception):
@@ -54,8 +57,16 @@ class VoxlaneError(Exception):
     close_code = 1011
     retryable = False
 
-    def __init__(self, hint: str = "", *, param: str | None = None, detail: str = "") -> None:
+    def __init__(
+        self,
+        hint: str = "",
+        *,
+        param: str | None = None,
+        detail: str = "",
+        retry_after_s: int = limits.RETRY_AFTER_SECONDS,
+    ) -> None:
         super().__init__(hint or self.text)
+        self.retry_after_s = retry_after_s  # when another try may help, where one helps at all
         self.hint = hint
         self.param = param
         self.detail = detail
@@ -236,13 +247,13 @@ class Unavailable(VoxlaneError):
 class EngineNotReady(Unavailable):
     """The engine is loading or being restarted."""
 
-    code, text = "engine_not_ready", "The engine is not ready yet: try again shortly."
+    code, text = "engine_not_ready", "The engine is not ready."
 
 
 class EngineLost(Unavailable):
     """The engine died under this request."""
 
-    code, text, close_code = "engine_lost", "The engine was lost and is being restarted: try again.", 1012
+    code, text, close_code = "engine_lost", "The engine was lost and is being restarted.", 1012
 
 
 class TooManyConnections(Unavailable):
@@ -262,6 +273,12 @@ class EngineStartFailed(VoxlaneError):
 
     code, text = "engine_start_failed", "The engine could not start."
     http_status = 503
+
+
+class EngineGivenUp(EngineStartFailed):
+    """The engine was lost and cannot be started again; the server ends so that its supervisor can act."""
+
+    code, text = "engine_given_up", "The engine cannot be started again."
 
 
 class PlayerFailed(VoxlaneError):

@@ -97,11 +97,26 @@ RESTARTS = 5
 RESTART_WINDOW_SECONDS = 60.0
 """See RESTARTS: a fault at every request shows within seconds; one fault an hour must never add up."""
 
-RESTART_DELAY_SECONDS = 0.1
+RESTART_DELAY_SECONDS = 0.05
 """Wait before the first restart; it doubles with each restart in the window."""
 
-RESTART_DELAY_MOST_SECONDS = 5.0
-"""Longest wait before a restart."""
+RESTART_DELAY_MOST_SECONDS = 2.0
+"""Longest wait before a restart: an engine that is lost again and again still comes back within 5 s."""
+
+FORK_SECONDS = 3.0
+"""Time for a template to fork an engine, before the template is given up: 0.1 s, and a second on busy cores."""
+
+FORKED_SECONDS = 0.5
+"""How long a fork is expected to take until it is ready, before that was measured."""
+
+LOST_FORKS = 3
+"""Forks in a row that end before they are ready, after which their template is given up."""
+
+LOAD_SECONDS = 15.0
+"""How long an engine is expected to load before that was measured: 13 s on two idle cores."""
+
+OVERDUE_SECONDS = 5
+"""The wait in a refusal's Retry-After when the engine should have been back already."""
 
 STOP_SECONDS = 15.0
 """From SIGTERM to the exit with the default drain: less than service managers wait before they kill a process."""
@@ -123,7 +138,7 @@ DRAIN_SECONDS = STOP_SECONDS - (GOODBYE_SECONDS + HTTP_CLOSE_SECONDS + ENGINE_ST
 """Default time for answers to go on after SIGTERM: the rest of STOP_SECONDS."""
 
 RETRY_AFTER_SECONDS = 1
-"""The wait in a refusal's Retry-After: a restart takes about that long."""
+"""The wait in a refusal's Retry-After where nothing better is known."""
 
 AUDIO_BODY_BYTES = 25 * 1024 * 1024
 """Default largest upload of audio, as OpenAI has it: an hour of MP3, a quarter of an hour of 16 kHz WAV."""

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from voxlane.engine.api import Finished, FinishReason, StepStats
 from voxlane.server.conversation.server_events import BargeIn, Fault, Latency, ServerEvent, TurnDone
 from voxlane.server.conversation.values import TurnEnd
-from voxlane.server.engine_client.engine_process import Observer, State
+from voxlane.server.engine_client.engine_process import LossCause, Observer, State
 
 _LATENCY_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 60)
 _SHORT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
@@ -34,6 +34,8 @@ class Metrics(Observer):
             self.phases.labels(phase)
         for block_state in ("free", "cached", "used"):
             self.kv_blocks.labels(block_state)
+        for cause in get_args(LossCause):
+            self.engine_restarts.labels(cause)
         self.state_changed("starting")
 
     def _declare_requests(self, registry: CollectorRegistry) -> None:
@@ -81,6 +83,18 @@ class Metrics(Observer):
             "voxlane_engine_state", "1 for the state the engine is in.", ["state"], registry=registry
         )
         self.engine_starts = Counter("voxlane_engine_starts_total", "Times the engine became ready.", registry=registry)
+        self.engine_restarts = Counter(
+            "voxlane_engine_restarts_total",
+            "Times the engine had to be started again, by cause: it died, its steps hung, it failed to load, or no"
+            " process could be started.",
+            ["cause"],
+            registry=registry,
+        )
+        self.engine_restart = Gauge(
+            "voxlane_engine_restart_seconds",
+            "Loss of an engine to the readiness of the next, for the last restart; 0 before the first.",
+            registry=registry,
+        )
         self.steps = Counter("voxlane_engine_steps_total", "Engine steps.", registry=registry)
         self.step_requests = Counter(
             "voxlane_engine_step_requests_total",
@@ -231,6 +245,14 @@ class Metrics(Observer):
             self.engine_state.labels(other).set(other == state)
         if state == "ready":
             self.engine_starts.inc()
+
+    def lost(self, cause: LossCause) -> None:
+        """Count a restart by its cause."""
+        self.engine_restarts.labels(cause).inc()
+
+    def back(self, seconds: float) -> None:
+        """Keep how long a restart took."""
+        self.engine_restart.set(seconds)
 
     def finished(self, message: Finished) -> None:
         """Count a request's end and its costs."""

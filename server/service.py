@@ -17,7 +17,7 @@ from voxlane.server.audio.decoding import AudioDecoder
 from voxlane.server.audio.voices import served_name
 from voxlane.server.config import PRIORITIES, Config, PhoneKeys
 from voxlane.server.engine_client.engine_process import EngineProcess
-from voxlane.server.errors import EngineNotReady, Forbidden, ModelNotFound
+from voxlane.server.errors import Forbidden, ModelNotFound
 from voxlane.server.http.request_limit import Allowance, RequestLimit
 from voxlane.server.log import quote
 from voxlane.server.metrics import Metrics
@@ -50,7 +50,7 @@ class Service:
     def ready(self) -> Ready:
         """Return the engine's description; raise EngineNotReady before the first one."""
         if self.engine.ready is None:
-            raise EngineNotReady
+            raise self.engine.not_ready()
         return self.engine.ready
 
     @property

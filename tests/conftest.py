@@ -58,6 +58,7 @@ SOAK = (
     "engine/loop/test_round_trip.py", "engine/models/test_whisper.py::test_states_and_tokens",
     "engine/text/test_tokenizer.py::test_the_default_model_tokenises_like_transformers",
     "engine/weights/test_gguf.py::test_the_default_model_is_read",
+    "engine/test_template.py::test_a_long_lived",
     # downloads that are cut off or made by the real pip, the benchmarks' own rehearsals, wheels built and installed
     "engine/weights/test_hub.py::test_an_interrupted_pull", "engine/weights/test_mirrors.py",
     "test_kernel_benchmarks.py", "test_kernels_compiled.py", "test_partner_benchmark.py::test_a_model_that_cannot_run",

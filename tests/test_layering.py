@@ -26,8 +26,8 @@ PURE = {
     "server.api.speech_request", "server.api.tool_request", "server.api.transcription_request",
     "server.api.voice_request",
     "server.audio.clip", "server.audio.transcript", "server.audio.voices",
-    "server.engine_client.channel", "server.phone.call_facts", "server.phone.call_tools", "server.phone.departure",
-    "server.phone.documents",
+    "server.engine_client.channel", "server.engine_client.step_watch", "server.phone.call_facts",
+    "server.phone.call_tools", "server.phone.departure", "server.phone.documents",
     "server.lab.attribution", "server.lab.call", "server.lab.compare", "server.lab.definitions", "server.lab.gates",
     "server.lab.judge", "server.lab.line", "server.lab.loudspeaker", "server.lab.metrics", "server.lab.person",
     "server.lab.recall", "server.lab.results", "server.lab.scenario", "server.lab.script", "server.lab.summary",
@@ -51,8 +51,8 @@ ASYNC = {
     "server.commands.chat", "server.commands.neighbours", "server.commands.perplexity", "server.commands.say",
     "server.commands.serve", "server.commands.sinks", "server.commands.talk", "server.commands.terminal",
     "server.commands.transcribe", "server.commands.voices",
-    "server.engine_client.engine_process", "server.engine_client.packets", "server.engine_client.remote_chat",
-    "server.engine_client.stream",
+    "server.engine_client.child", "server.engine_client.engine_process", "server.engine_client.packets",
+    "server.engine_client.remote_chat", "server.engine_client.stream",
     "server.http.body", "server.http.frames", "server.http.heads", "server.http.middleware",
     "server.http.request_limit", "server.http.transports",
     "server.commands.lab", "server.lab.agents.server", "server.lab.holding", "server.lab.runner",
@@ -63,8 +63,8 @@ ASYNC = {
 
 ROOMS = {
     "engine": (
-        "api", "errors", "weights", "kernels", "memory", "text", "audio", "schedule", "models", "runners", "voices",
-        "jobs", "loop", "build", "process",
+        "api", "errors", "progress", "weights", "kernels", "memory", "text", "audio", "schedule", "models", "runners",
+        "voices", "jobs", "loop", "build", "template", "process",
     ),
     "server": (
         "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "engine_client", "metrics",

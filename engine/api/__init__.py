@@ -9,6 +9,7 @@ what can be asked of an engine and what an engine can answer.
 # mypy: implicit-reexport
 
 from voxlane.engine.api.codec import UndecodableMessage, decode, encode
+from voxlane.engine.api.forks import FORK, Forked, decode_forked, encode_forked
 from voxlane.engine.api.messages import (
     Append,
     Cancel,
@@ -49,6 +50,7 @@ from voxlane.engine.api.packets import (
     bundle,
     fragments,
 )
+from voxlane.engine.api.progress import PAGE_BYTES, ProgressPage
 from voxlane.engine.api.pronunciations import (
     MAX_PRONUNCIATIONS,
     BadPronunciation,

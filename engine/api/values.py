@@ -179,6 +179,34 @@ class EngineConfig:
             description="The share of GPU memory the weights leave free that the chat model's KV cache takes.",
         ),
     ] = 0.85
+    standby: Annotated[
+        bool,
+        Meta(
+            description="Keep the loaded models in a second process on a CPU, from which a lost engine is replaced at"
+            " once; both share the memory of the weights."
+        ),
+    ] = True
+    hang_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="Seconds without progress after which the engine is taken to hang and is replaced; 0 waits"
+            " five minutes.",
+        ),
+    ] = 2.0
+    start_failures: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000,
+            description="Restarts in a row, within engine.start_failures_s, at which the engine cannot load: then the"
+            " server ends with exit code 69; 0 tries for ever.",
+        ),
+    ] = 5
+    start_failures_s: Annotated[
+        float, Meta(ge=1, le=86400, description="Seconds within which these failures count.")
+    ] = 600.0
     # Fetch models from mirrors where their publisher cannot be reached; the key is weights.mirrors.
     mirrors: bool = True
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from voxlane.codecs.voicing import Voicing
 from voxlane.engine.api import LISTEN_RATE, EngineConfig
 from voxlane.engine.build.model_part import ModelPart, Progress, build_resources, check_task, make_cache, rehearse
 from voxlane.engine.build.qwen3_tts import is_talker, talking_part
-from voxlane.engine.errors import EngineConfigError
+from voxlane.engine.errors import EngineConfigError, ModelError
 from voxlane.engine.jobs.speak_clauses import SpeakClausesJobFactory
 from voxlane.engine.jobs.transcribe import TranscribeJobFactory
 from voxlane.engine.loop.execution import Engine
@@ -153,10 +155,24 @@ def speaking_part(config: EngineConfig, device: torch.device, progress: Progress
         SpeakClausesJobFactory(model, resources.pool, beside.thread if beside is not None else None),
         {"tts_model": config.tts_model, "speak_rate": model.sample_rate, "voices": voices},
         close=beside.close if beside is not None else None,
+        rest=model.rest,
+        wake=partial(_wake_beside, model),
     )
     rehearse("tts", part, _clauses(model, resources.pool, WARM_UP_CLAUSES), 1)
     progress("warming up", 1.0)
     return part
+
+
+def _wake_beside(model: Synthesiser) -> None:
+    """Wake a voice in a thread: that takes half a second, and an engine that is back need not wait for it to chat."""
+
+    def wake() -> None:
+        try:
+            model.wake()
+        except (ModelError, OSError) as error:  # the next clause tries it again, and fails alone
+            log.error("voice=asleep error=%s", error)
+
+    threading.Thread(target=wake, name="voice", daemon=True).start()
 
 
 def _hibari(threads: int, device: torch.device, progress: Progress) -> tuple[Synthesiser, Engine]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import mmap
 import os
 import secrets
 import time
@@ -28,7 +29,7 @@ from voxlane.engine.jobs.chat import ChatJobFactory
 from voxlane.engine.kernels import native
 from voxlane.engine.loop.core import Core
 from voxlane.engine.loop.trace import Trace
-from voxlane.engine.memory.blocks import BlockTable
+from voxlane.engine.memory.blocks import DIGEST_BYTES, BlockTable
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.registry import ChatModel, architecture_of, chat_spec, load_model
 from voxlane.engine.models.sampling_defaults import defaults_of
@@ -64,6 +65,26 @@ class Assembly:
     ready: Ready
     trace: Trace | None
     closers: tuple[Callable[[], object], ...] = ()
+    parts: tuple[ModelPart, ...] = ()
+    on_device: bool = False
+
+    def rest(self) -> None:
+        """End the threads that a fork would lose."""
+        for part in self.parts:
+            if part.rest is not None:
+                part.rest()
+
+    def wake(self) -> None:
+        """Start again what the first requests need of them, and find what the last fork has kept."""
+        for part in self.parts:
+            if part.wake is not None:
+                part.wake()
+
+    def forget(self) -> None:
+        """Drop what the last fork has kept."""
+        for part in self.parts:
+            if part.forget is not None:
+                part.forget()
 
     def close(self) -> None:
         """End the threads beside the steps, so that the process can end; the trace first: a slow end is killed."""
@@ -142,7 +163,9 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
         ready = structs.replace(ready, chosen=chosen.reason, missed=chosen.missed)
     if ears is not None:
         ready = structs.replace(ready, asr_chosen=ears.reason, asr_missed=ears.missed)
-    return Assembly(core, ready, trace, tuple(filter(None, closers)))
+    return Assembly(
+        core, ready, trace, tuple(filter(None, closers)), tuple(parts.values()), on_device=device.type != "cpu"
+    )
 
 
 def _try_kernels(config: EngineConfig, device: torch.device, progress: Progress) -> None:
@@ -232,7 +255,9 @@ def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -
     )
     tokenizer = Tokenizer.from_weights(weights)
     cache, runner = _engine(config, model, device, progress)
-    resources = build_resources(cache, prefix_cache=config.prefix_cache, abilities=TEXT)
+    # Blocks that an engine has filled serve the next fork: it need not read every conversation anew.
+    kept = memoryview(mmap.mmap(-1, cache.num_blocks * DIGEST_BYTES)) if _shares(config, device) else None
+    resources = build_resources(cache, prefix_cache=config.prefix_cache, abilities=TEXT, kept=kept)
     sampling = defaults_of(weights, model.parameters)
     log.info("sampling=%s", sampling)
     intake = Intake(
@@ -249,18 +274,33 @@ def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -
     readers = {priority: ThreadPoolExecutor(1, "prompts") for priority in beside}
     factory = ChatJobFactory(intake, tokenizer, grammars, readers)
     ready = _chat_ready(config, weights.config, model, cache) | {"sampling": sampling}
-    part = ModelPart(resources, runner, factory, ready, close=factory.close)
+    part = ModelPart(
+        resources,
+        runner,
+        factory,
+        ready,
+        close=factory.close,
+        rest=grammars.rest,
+        wake=resources.pool.recover,
+        forget=resources.pool.forget_kept,
+    )
     _warm_up(part, model, config.max_batch)
     grammars.warm_up()
     progress("warming up", 1.0)
     return part
 
 
+def _shares(config: EngineConfig, device: torch.device) -> bool:
+    """Return whether forks of this process may share the chat model's cache."""
+    return config.standby and device.type == "cpu"
+
+
 def _engine(config: EngineConfig, model: ChatModel, device: torch.device, progress: Progress) -> tuple[KVCache, Runner]:
     """Return a cache and a runner for the model."""
     pages = pages_of(config, device.type)
     if device.type == "cpu":
-        cache = make_cache(config, model, "kv_memory_mib", pages, host_mib=config.swap_memory_mib)
+        shared = _shares(config, device)
+        cache = make_cache(config, model, "kv_memory_mib", pages, host_mib=config.swap_memory_mib, shared=shared)
         return cache, Runner(model, cache)
     cache = device_cache(config, model, pages, device)
     return cache, make_runner(config, model, cache, device, progress)

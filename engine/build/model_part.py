@@ -42,6 +42,9 @@ class ModelPart:
     ready: dict[str, object] = field(default_factory=dict)  # its fields of Ready
     cloning: Cloning | None = None  # makes voices from recordings, if the model can speak with them
     close: Callable[[], object] | None = None  # ends its threads beside the steps, if it has any
+    rest: Callable[[], object] | None = None  # ends threads that the next use starts again: a fork would lose them
+    wake: Callable[[], object] | None = None  # makes a fork ready: starts them, finds what the last fork has kept
+    forget: Callable[[], object] | None = None  # drops what the last fork has kept
 
 
 class CachedModel(Protocol):
@@ -68,6 +71,7 @@ def make_cache(
     host_mib: int = 0,
     least_tokens: int = 0,
     device: torch.device = CPU,
+    shared: bool = False,
 ) -> KVCache:
     """Return a cache of the size in `key` of a settled configuration; raise if it cannot hold `least_tokens`."""
     dtype, block_tokens = PAGE_DTYPES[pages], config.block_tokens
@@ -82,18 +86,31 @@ def make_cache(
         )
     try:
         return KVCache(
-            model.spec.pages, blocks, block_tokens, dtype, device, host_blocks=host_mib * MEBIBYTE // block_bytes
+            model.spec.pages,
+            blocks,
+            block_tokens,
+            dtype,
+            device,
+            host_blocks=host_mib * MEBIBYTE // block_bytes,
+            shared=shared,
         )
     except torch.OutOfMemoryError as error:
         raise EngineConfigError(f"engine.{key}: {memory_mib} MiB are not free on {device}") from error
 
 
 def build_resources(
-    cache: KVCache, *, prefix_cache: bool, encoder: CostModel | None = None, abilities: Abilities = PLAIN
+    cache: KVCache,
+    *,
+    prefix_cache: bool,
+    encoder: CostModel | None = None,
+    abilities: Abilities = PLAIN,
+    kept: memoryview | None = None,
 ) -> ModelResources:
-    """Return the resources of a model with this cache; its costs are not measured yet."""
+    """Return the resources of a model with this cache; its costs are not measured yet. `kept`: see BlockPool."""
     return ModelResources(
-        BlockPool(cache.num_blocks, cache.block_tokens, key=secrets.token_bytes(32), prefix_cache=prefix_cache),
+        BlockPool(
+            cache.num_blocks, cache.block_tokens, key=secrets.token_bytes(32), prefix_cache=prefix_cache, kept=kept
+        ),
         BlockPool(cache.host_blocks, cache.block_tokens, prefix_cache=False),
         CostModel(),
         encoder,

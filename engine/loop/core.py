@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, wait
 
+from voxlane.engine import progress
 from voxlane.engine.api import (
     Append,
     Cancel,
@@ -296,7 +297,8 @@ class Core:
     def _apply(self, command: ToEngine) -> list[FromEngine]:
         match command:
             case Submit():
-                return self._jobs.submit(command)
+                with progress.allow(progress.PROMPT_S):
+                    return self._jobs.submit(command)
             case Append() | EndInput() | Rewind():
                 return self._jobs.tell(command)
             case Cancel(request_id):

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 
 Digest = bytes
+DIGEST_BYTES = 16
 Copy = tuple[int, int]  # (from block, to block)
 
 
@@ -34,7 +35,19 @@ class OutOfBlocks(Exception):
 class BlockPool:
     """A fixed number of blocks, and an index from content to block for those that may be shared."""
 
-    def __init__(self, num_blocks: int, block_tokens: int, *, key: bytes = b"", prefix_cache: bool = True) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_tokens: int,
+        *,
+        key: bytes = b"",
+        prefix_cache: bool = True,
+        kept: memoryview | None = None,
+    ) -> None:
+        """Manage so many blocks. `kept` is memory that outlives this process, with DIGEST_BYTES of zero for each.
+
+        The digests of registered blocks are kept there, so that `recover` in another process finds them.
+        """
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
         self.prefix_cache = prefix_cache
@@ -48,6 +61,7 @@ class BlockPool:
         self._block_of: dict[Digest, int] = {}
         # Registered and unreferenced blocks, least recently used first.
         self._cached: OrderedDict[int, None] = OrderedDict()
+        self._kept = kept
 
     @property
     def available(self) -> int:
@@ -112,11 +126,13 @@ class BlockPool:
         if self.prefix_cache and digest not in self._block_of and block not in self._digest_of:
             self._block_of[digest] = block
             self._digest_of[block] = digest
+            self._keep(block, digest)
 
     def forget(self, block: int) -> None:
         """Withdraw a block's registration, because its owner is about to overwrite it."""
         digest = self._digest_of.pop(block, None)
         if digest is not None:
+            self._keep(block, bytes(DIGEST_BYTES))
             del self._block_of[digest]
 
     def claim(self, block: int) -> bool:
@@ -130,6 +146,33 @@ class BlockPool:
     def find(self, digest: Digest) -> int | None:
         """Return the block with this content, not yet retained, or None."""
         return self._block_of.get(digest)
+
+    def recover(self) -> None:
+        """Take over the registered blocks of a process that has ended, as cached ones; all others are free.
+
+        A registered block is whole and is overwritten only after `forget`, wherever the process was when it ended.
+        """
+        if self._kept is None:
+            return
+        assert not any(self._references), "blocks are recovered before the first request"
+        self._digest_of, self._block_of = {}, {}
+        for block in range(self.num_blocks):
+            digest = bytes(self._kept[block * DIGEST_BYTES : (block + 1) * DIGEST_BYTES])
+            if any(digest) and digest not in self._block_of:
+                self._digest_of[block] = digest
+                self._block_of[digest] = block
+        self._cached = OrderedDict.fromkeys(self._digest_of)
+        self._free = [block for block in range(self.num_blocks - 1, -1, -1) if block not in self._digest_of]
+        self._warm = []
+
+    def forget_kept(self) -> None:
+        """Let `recover` find nothing of what was kept."""
+        if self._kept is not None:
+            self._kept[:] = bytes(len(self._kept))
+
+    def _keep(self, block: int, digest: Digest) -> None:
+        if self._kept is not None:
+            self._kept[block * DIGEST_BYTES : (block + 1) * DIGEST_BYTES] = digest
 
     def root(self, salt: str) -> Digest:
         """Return the digest before the first token: different salts never share a block."""

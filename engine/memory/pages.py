@@ -6,6 +6,8 @@ overwritten.
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,19 +45,28 @@ class _Storage:
     scales: Tensor | None  # [layers, 2, blocks, kv_heads, block_tokens]
 
     @classmethod
-    def allocate(cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, *, pinned: bool) -> _Storage:
+    def allocate(
+        cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, *, pinned: bool, shared: bool = False
+    ) -> _Storage:
         # Never filled: the kernel hands out zero pages on first touch, so an idle cache costs address space only.
         # Attention masks by length, not by value, so what lies past a sequence's end is never read.
-        values = torch.empty(shape, dtype=dtype, device=device, pin_memory=pinned)
-        if dtype is not torch.int8:
-            return cls(values, None)
-        return cls(values, torch.empty(shape[:-1], dtype=_SCALE_DTYPE, device=device, pin_memory=pinned))
+        def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+            if shared:
+                return shared_memory(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+            return torch.empty(shape, dtype=dtype, device=device, pin_memory=pinned)
+
+        return cls(empty(shape, dtype), empty(shape[:-1], _SCALE_DTYPE) if dtype is torch.int8 else None)
 
     def write(self, targets: Sequence[int], source: _Storage, blocks: Sequence[int]) -> None:
         """Copy `blocks` of `source` over this storage's `targets`; every block is read before any is written."""
         copy_blocks(source.values, self.values, blocks, targets)
         if self.scales is not None and source.scales is not None:
             copy_blocks(source.scales, self.scales, blocks, targets)
+
+
+def shared_memory(size: int) -> Tensor:
+    """Return bytes that this process and its forks share, all zero and untouched."""
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
 
 
 class KVCache:
@@ -69,8 +80,10 @@ class KVCache:
         dtype: torch.dtype,
         device: str | torch.device = "cpu",
         host_blocks: int = 0,
+        *,
+        shared: bool = False,
     ) -> None:
-        """Reserve the memory; nothing is touched until a block is written."""
+        """Reserve the memory; nothing is touched until a block is written. Forks write to the same `shared` pages."""
         if dtype not in PAGE_DTYPES.values():
             raise ValueError(f"pages cannot be {dtype}: only {', '.join(PAGE_DTYPES)}")
         layers, kv_heads, head_dim = shape.layers, shape.kv_heads, shape.head_dim
@@ -83,7 +96,7 @@ class KVCache:
         self.dtype = dtype
         self.bytes_per_token = shape.bytes_per_token(dtype)
         block = (kv_heads, block_tokens, head_dim)
-        self._device = _Storage.allocate((layers, 2, num_blocks, *block), dtype, device, pinned=False)
+        self._device = _Storage.allocate((layers, 2, num_blocks, *block), dtype, device, pinned=False, shared=shared)
         self._host = _Storage.allocate(
             (layers, 2, host_blocks, *block), dtype, torch.device("cpu"), pinned=device.type == "cuda"
         )

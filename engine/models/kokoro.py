@@ -6,9 +6,11 @@ of its own, so a seed changes nothing. Its phonemes are English: voices of other
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 
 from voxlane.engine.errors import WeightsError
 from voxlane.engine.models.synthesis import (
@@ -64,13 +66,27 @@ class Kokoro:
         if not model.is_file():
             raise WeightsError(model, "there is no such file")
         self._styles = np.memmap(table, np.dtype("<f4"), "r", shape=shape)
-        self._session = open_session(model.read_bytes(), model, threads, _DURATIONS)
+        self._model, self._threads = model, threads
+        self._session: onnxruntime.InferenceSession | None = None
+        self._opening = threading.Lock()
+        self.wake()
         self._phonemiser = phonemiser or Phonemiser()
 
     def warm_up(self) -> None:
         """Load the American lexicon and say a word."""
         self._phonemiser.warm_up()
         self.synthesise(self.prepare("Ready."))
+
+    def rest(self) -> None:
+        """Close the session and so end its threads; the next clause opens it again."""
+        self._session = None
+
+    def wake(self) -> onnxruntime.InferenceSession:
+        """Return the session; open it if it is closed."""
+        with self._opening:  # it may run in a thread
+            if self._session is None:
+                self._session = open_session(self._model.read_bytes(), self._model, self._threads, _DURATIONS)
+            return self._session
 
     def prepare(self, text: str, *, voice: str | None = None, names: Pronunciations = NO_PRONUNCIATIONS) -> Prepared:
         """Return the clause as phonemes; see Synthesiser."""
@@ -84,7 +100,7 @@ class Kokoro:
         check_speed(speed)
         if not prepared.ids:
             return SILENCE
-        samples, durations = self._session.run(
+        samples, durations = self.wake().run(
             None,
             {
                 "tokens": np.asarray([prepared.ids], np.int64),

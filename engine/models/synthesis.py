@@ -153,6 +153,12 @@ class Synthesiser(Protocol):
     ) -> SynthesisedClause:
         """Return the clause's sound; the same arguments and thread count give the same samples."""
 
+    def rest(self) -> None:
+        """End the threads of the network, which a fork would lose; the next clause starts them again."""
+
+    def wake(self) -> object:
+        """Start them, so that the next clause need not wait for that; this may be called in another thread."""
+
 
 class Phonemiser:
     """Text to the phoneme ids that hibari and Kokoro share, English of both accents."""

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from voxlane.engine import progress
 from voxlane.engine.errors import REQUEST_FAULTS, describe_fault
 from voxlane.engine.models.synthesis import RUN_ERRORS, Prepared, SynthesisedClause, Synthesiser
 from voxlane.engine.runners.decoder import Immediate, Outcome
@@ -56,7 +57,10 @@ class ClauseTTS(Immediate):
     def _say(self, clause: ClausePayload) -> Outcome:
         """Synthesise one clause; a fault fails this clause alone."""
         try:
-            speech = self.model.synthesise(clause.prepared, voice=clause.voice, speed=clause.speed, seed=clause.seed)
+            with progress.allow(progress.CLAUSE_S):
+                speech = self.model.synthesise(
+                    clause.prepared, voice=clause.voice, speed=clause.speed, seed=clause.seed
+                )
         except CLAUSE_FAULTS as fault:
             log.error("clause failed phonemes=%d %s", clause.prepared.phonemes, describe_fault(fault))
             return Outcome(failed=True)

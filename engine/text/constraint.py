@@ -173,6 +173,13 @@ class Grammars:
         """Prepare the vocabulary before the first request needs it: that takes 0.3 s."""
         self.compile(json_grammar(ANY_OBJECT))
 
+    def rest(self) -> None:
+        """Compile the grammars that wait, and end the thread; the next grammar starts another."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+
     def close(self) -> None:
         """Drop the grammars that wait; wait for the thread to end."""
         self._closed = True

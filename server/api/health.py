@@ -1,4 +1,4 @@
-"""GET /healthz, /readyz, /metrics and /: the server's state, and a list of its endpoints."""
+"""GET /livez, /readyz, /healthz, /metrics and /: the server's state, and a list of its endpoints."""
 
 from __future__ import annotations
 
@@ -8,8 +8,24 @@ from starlette.responses import Response
 
 from voxlane.server.api.reference.openapi import endpoints, facts_of
 from voxlane.server.audio.voices import served_name
-from voxlane.server.http.reply import json_response
+from voxlane.server.errors import Draining
+from voxlane.server.http.reply import error_response, json_response
 from voxlane.server.service import VERSION, service_of
+
+
+async def livez(request: Request) -> Response:
+    """Answer 200: the process lives and its event loop turns, whatever the engine does."""
+    return json_response({"status": "alive", "version": VERSION})
+
+
+async def readyz(request: Request) -> Response:
+    """Answer 200 when new requests and conversations are served, else 503 with the reason and when to ask again."""
+    service = service_of(request)
+    if service.request_limit.closed:
+        return error_response(Draining())
+    if not service.engine.connected:
+        return error_response(service.engine.not_ready())
+    return json_response({"status": "ready", "version": VERSION})
 
 
 async def healthz(request: Request) -> Response:

@@ -28,7 +28,7 @@ from voxlane.server.commands.neighbours import Neighbour, advice, find_neighbour
 from voxlane.server.commands.progress import Progress
 from voxlane.server.config import Config, PhoneKeys
 from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess
-from voxlane.server.errors import ConfigError, Draining
+from voxlane.server.errors import ConfigError, Draining, EngineGivenUp
 from voxlane.server.http.connections import OpenConnections
 from voxlane.server.http.frames import CountedFrames
 from voxlane.server.http.heads import HeadInTime
@@ -92,12 +92,12 @@ async def serve(
     *,
     engine_command: Sequence[str] = ENGINE_COMMAND,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; raise when the port is taken or the engine cannot start."""
+    """Serve until SIGTERM or SIGINT; raise when the port is taken, or the engine cannot start or start again."""
     listener = listen(config.server.host, config.server.port)
     allow_descriptors(config.limits.connections)
     with Progress(sys.stderr) as progress:
         metrics = Metrics()
-        link = EngineProcess(config.engine, command=engine_command, observers=(metrics, progress))
+        link = EngineProcess(config.engine, command=engine_command, observers=(metrics, progress), standby=True)
         service = make_service(config, link, metrics, api_key, chat_key, phone_keys)
         http = HttpServer(service, listener)
         with stop_requests(service) as stop:
@@ -112,6 +112,7 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
     """Wait for the engine, say that all is ready, and wait for the end."""
     stopping = asyncio.create_task(stop.wait(), name="stop")
     starting = asyncio.create_task(service.engine.wait_ready(), name="engine ready")
+    hopeless = asyncio.create_task(service.engine.given_up.wait(), name="engine given up")
     neighbours = asyncio.create_task(_neighbours(service.config, listener), name="neighbours")
     try:
         await asyncio.wait({stopping, starting}, return_when=asyncio.FIRST_COMPLETED)
@@ -135,11 +136,13 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
                     pid=service.engine.pid,
                 )
             )
-            await stopping
+            await asyncio.wait({stopping, hopeless}, return_when=asyncio.FIRST_COMPLETED)
+            if not stopping.done():
+                raise EngineGivenUp(service.engine.failure)
     finally:
-        for task in (stopping, starting, neighbours):
+        for task in (stopping, starting, hopeless, neighbours):
             task.cancel()
-        await asyncio.gather(stopping, starting, neighbours, return_exceptions=True)
+        await asyncio.gather(stopping, starting, hopeless, neighbours, return_exceptions=True)
 
 
 async def _neighbours(config: Config, listener: socket.socket) -> list[Neighbour]:

@@ -2,8 +2,11 @@
 
 It turns a Submit into a RequestStream. When the child dies, running requests end with errors and a new child starts.
 
-    starting ──Ready──▶ ready ──child lost──▶ restarting ──Ready──▶ ready
-        └──StartFailed──▶ failed ◀──StartFailed, or too many restarts──┘            stop(): stopped, from anywhere
+    starting ──Ready──▶ ready ──engine lost──▶ restarting ──Ready──▶ ready
+        └──StartFailed──▶ failed ◀──too many restarts──┘                            stop(): stopped, from anywhere
+
+An engine is lost when its process ends, or when its step thread hangs (step_watch.py). After many restarts in a row
+that fail at loading, `given_up` is set: only a person can help.
 """
 
 from __future__ import annotations
@@ -11,8 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import signal
+import math
 import socket
 import sys
 from collections import deque
@@ -48,8 +50,10 @@ from voxlane.engine.api import (
 )
 from voxlane.server import limits
 from voxlane.server.engine_client.channel import Channel, Receive
+from voxlane.server.engine_client.child import EngineChild
 from voxlane.server.engine_client.kept_voices import KeptVoice, KeptVoices
 from voxlane.server.engine_client.packets import PacketPipe
+from voxlane.server.engine_client.step_watch import LOOK_S, StepWatch
 from voxlane.server.engine_client.stream import Output, ReceivedMessages, RequestStream
 from voxlane.server.errors import (
     ContextTooLong,
@@ -67,9 +71,19 @@ from voxlane.server.log import line
 logger = logging.getLogger(__name__)
 
 ENGINE_COMMAND = (sys.executable, "-m", "voxlane.engine.process")
-"""The child's command line; the number of its socket's file descriptor is appended."""
+"""The child's command line; the numbers of its descriptors are appended: engine/process.py has their order."""
 
 State = Literal["starting", "ready", "restarting", "failed", "stopped"]
+
+LossCause = Literal["died", "hung", "failed_start", "no_process"]
+"""Why there is no engine: it died, its steps hung, it could not load, or no process could be started."""
+
+_WAITING: dict[State, str] = {
+    "starting": "It is starting",
+    "restarting": "It was lost and is starting again",
+    "failed": "It could not be started so far and is tried again",
+    "stopped": "The server is stopping",
+}
 
 _REFUSALS: dict[RefusalCode, type[VoxlaneError]] = {
     "too_long": ContextTooLong,
@@ -88,6 +102,12 @@ class Observer:
 
     def state_changed(self, state: State) -> None:
         """The engine process has a new state."""
+
+    def lost(self, cause: LossCause) -> None:
+        """There is no engine any more, or another start has failed."""
+
+    def back(self, seconds: float) -> None:
+        """An engine is ready again, so long after the last one was lost."""
 
     def stepped(self, message: StepStats) -> None:
         """The engine reports its steps of the last second."""
@@ -115,6 +135,29 @@ class RestartBudget:
         return min(doubled, limits.RESTART_DELAY_MOST_SECONDS)
 
 
+class StartFailures:
+    """Counts restarts in a row that fail because the engine cannot load."""
+
+    def __init__(self, most: int, window_s: float) -> None:
+        """Take `most` of them within `window_s` for a fault that stays; 0: none."""
+        self._most = most
+        self._window_s = window_s
+        self._times: deque[float] = deque()
+
+    def too_many(self, now: float, cause: LossCause) -> bool:
+        """Count a loss; return whether another start makes no sense.
+
+        That no process could be started says nothing about the engine: it neither counts nor ends the row.
+        """
+        if cause in ("died", "hung"):
+            self._times.clear()
+        elif cause == "failed_start":
+            self._times.append(now)
+        while self._times and now - self._times[0] > self._window_s:
+            self._times.popleft()
+        return 0 < self._most <= len(self._times)
+
+
 class EngineProcess:
     """Runs the engine child and gives each request its stream."""
 
@@ -125,28 +168,55 @@ class EngineProcess:
         command: Sequence[str] = ENGINE_COMMAND,
         observers: Sequence[Observer] = (),
         restarts: RestartBudget | None = None,
+        standby: bool = False,
     ) -> None:
+        """Run an engine with this configuration; without `standby` its own is ignored: a short command needs none."""
         self.state: State = "starting"
         self.failure = ""  # why there is no engine, while the state is `failed`
+        self.given_up = asyncio.Event()  # no engine can be started, and none is tried any more
         self._start_failure = ""  # what the last child has said about its start
+        self._served = False  # the present engine was ready
+        self._hung = False  # it was given up because its steps hung
+        self._failures = StartFailures(config.start_failures, config.start_failures_s)
+        self._fresh = True  # it has loaded by itself, and is no fork of a template
+        self._lost_forks = 0  # forks in a row that were lost before they were ready
+        self._began_s = self._lost_s = self._expected_s = 0.0  # start, loss and expected return, on the loop's clock
+        self._load_s, self._fork_s = limits.LOAD_SECONDS, limits.FORKED_SECONDS  # how long the last ones took
         self.voices = KeptVoices()
         self._ready: Ready | None = None
-        self._config = config
+        self._config = config if standby else replace(config, standby=False)
         self._command = tuple(command)
         self._observers = tuple(observers)
         self._restarts = restarts or RestartBudget()
         self._inboxes: dict[str, ReceivedMessages] = {}
         self._channels: dict[str, Channel] = {}
         self._pipe: PacketPipe | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._child: EngineChild | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
     @property
     def pid(self) -> int | None:
-        """Return the child's process number, if there is a child."""
-        running = self._process is not None and self._process.returncode is None
-        return self._process.pid if self._process is not None and running else None
+        """Return the process number of the engine, if there is one."""
+        return self._child.pid if self._child is not None else None
+
+    @property
+    def back_in_s(self) -> int:
+        """Return in how many whole seconds an engine is expected to be ready; 0 if one is."""
+        if self.state == "ready":
+            return 0
+        left_s = self._expected_s - self._loop_time()
+        return math.ceil(left_s) if left_s > 0 else limits.OVERDUE_SECONDS
+
+    def not_ready(self) -> EngineNotReady:
+        """Return the error that tells the truth about an engine that is not there."""
+        seconds = self.back_in_s
+        hint = f"{_WAITING.get(self.state, 'It is starting')}; try again in {seconds} s."
+        return EngineNotReady(hint, detail=self.state, retry_after_s=seconds)
+
+    @staticmethod
+    def _loop_time() -> float:
+        return asyncio.get_running_loop().time()
 
     @property
     def ready(self) -> Ready | None:
@@ -160,6 +230,7 @@ class EngineProcess:
 
     def start(self) -> None:
         """Begin to start the child; `wait_ready` waits for it."""
+        self._expected_s = self._loop_time() + self._load_s
         self._supervisor = asyncio.create_task(self._supervise(), name="engine supervisor")
 
     async def wait_ready(self) -> Ready:
@@ -179,15 +250,17 @@ class EngineProcess:
         self.abandon(lambda: EngineLost(detail="stopped"))
         if was_ready and self._pipe is not None:
             self._pipe.send(Shutdown())
-        elif self._process is not None:
-            # A loading child does not read its socket, and may run a download in a process of its own.
-            _signal_group(self._process, signal.SIGTERM)
-        if self._process is not None:
-            await _end(self._process)
+        elif self._child is not None:
+            self._child.terminate()
+        if self._child is not None:
+            await self._child.end_engine()
         if self._supervisor is not None:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
+        if self._child is not None:
+            await self._child.close()
+            self._child = None
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -201,7 +274,7 @@ class EngineProcess:
     def submit(self, submit: Submit) -> RequestStream:
         """Start a request and return its stream; raise EngineNotReady or Overloaded if it cannot start."""
         if self.state != "ready" or self._pipe is None:
-            raise EngineNotReady(detail=self.state)
+            raise self.not_ready()
         if submit.request_id in self._inboxes:
             raise InternalError(detail="request id used twice")
         inbox = self._inboxes[submit.request_id] = ReceivedMessages()
@@ -264,74 +337,141 @@ class EngineProcess:
         self.send(message)
 
     async def _supervise(self) -> None:
-        """Run one child after another; only a failed first start ends this, since it needs a person."""
+        """Run one engine after another, until a person is needed: the first start or many restarts in a row fail."""
         while True:
-            self._start_failure, refusal = "", ""
+            self._start_failure, self._served, self._hung = "", False, False
+            ran = False
             try:
-                reason = await self._run_child()
+                link = await self._next_link()
+                ran = True
+                reason = await self._run_engine(link)
             except Exception as error:  # noqa: BLE001
                 # Descriptors, memory or processes are used up: that may pass, and nothing else starts an engine.
                 why = error.strerror if isinstance(error, OSError) else type(error).__name__
-                reason = refusal = f"cannot run {self._command[0]}: {why}"
+                reason = f"cannot run {self._command[0]}: {why}"
+                ran = False
             if self.state == "stopped":
                 return
             if self.ready is None:
-                self._fail(self._start_failure or refusal or f"it died while starting ({reason})")
+                self._fail(self._start_failure or (reason if not ran else f"it died while starting ({reason})"))
                 return
-            reason = self._start_failure or reason
-            delay = self._restarts.next_delay(asyncio.get_running_loop().time())
-            if delay is None:
-                delay = limits.RESTART_DELAY_MOST_SECONDS
-                self._fail(f"it keeps dying ({reason})")
-            logger.error(line("engine lost", reason=reason, restart_in_s=delay))
-            await asyncio.sleep(delay)
+            if not await self._prepare_restart(self._cause(ran=ran), self._start_failure or reason):
+                return
 
-    async def _run_child(self) -> str:
-        """Run one child from start to exit; return why it ended."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def _cause(self, *, ran: bool) -> LossCause:
+        if self._hung:
+            return "hung"
+        if not ran:
+            return "no_process"
+        return "died" if self._served else "failed_start"
+
+    async def _prepare_restart(self, cause: LossCause, reason: str) -> bool:
+        """Wait before the next start; return False if there is to be none."""
+        now = self._loop_time()
+        self._lost_s = self._lost_s or now
+        for observer in self._observers:
+            observer.lost(cause)
+        if self._failures.too_many(now, cause):
+            self._give_up(reason)
+            return False
+        delay = self._restarts.next_delay(now)
+        if delay is None:
+            delay = limits.RESTART_DELAY_MOST_SECONDS
+            self._fail(f"it keeps dying ({reason})")
+        logger.error(line("engine lost", cause=cause, reason=reason, restart_in_s=delay))
+        forks = self._child is not None and self._child.can_fork
+        self._expected_s = now + delay + (self._fork_s if forks else self._load_s)
+        await asyncio.sleep(delay)
+        return True
+
+    async def _next_link(self) -> socket.socket:
+        """Return a link to another engine: a fork, or a fresh process, which has to load."""
+        self._began_s = self._loop_time()
+        if self._child is not None and self._child.can_fork and self._lost_forks < limits.LOST_FORKS:
+            try:
+                self._fresh = False
+                return await self._child.fork()
+            except OSError as error:
+                logger.warning(line("no fork", reason=error.strerror or type(error).__name__))
+        await self._discard_child()
+        self._lost_forks, self._fresh = 0, True
+        self._child, link = await EngineChild.start(self._command)
+        return link
+
+    async def _discard_child(self) -> None:
+        if self._child is not None:
+            await self._child.close(at_once=True)
+            self._child = None
+
+    async def _run_engine(self, link: socket.socket) -> str:
+        """Serve with one engine until its end; return why it ended."""
+        child = self._child
+        assert child is not None
         gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def lost(reason: str) -> None:
             if not gone.done():
                 gone.set_result(reason)
 
-        with ours, theirs:
-            # A new process session: Ctrl-C in the terminal reaches only the server, which drains, then stops the child.
-            # stdout belongs to the command (`voxlane chat` prints the reply there), so the child's goes to stderr.
-            self._process = process = await asyncio.create_subprocess_exec(
-                *self._command,
-                str(theirs.fileno()),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=2,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-            theirs.close()
-            exited = asyncio.create_task(process.wait(), name="engine exit")
-            exited.add_done_callback(lambda _: lost("exited"))
+        child.on_exit(lost)
+        watch = asyncio.create_task(self._watch(child, lost), name="engine watch")
+        with link:
             try:
-                self._pipe = PacketPipe(ours, self._receive, lost)
-                self._pipe.send(Configure(self._config, logger.getEffectiveLevel()))
+                self._pipe = PacketPipe(link, self._receive, lost)
+                if self._fresh:
+                    self._pipe.send(Configure(self._config, logger.getEffectiveLevel()))
                 reason = await gone
             finally:
+                watch.cancel()
                 try:
-                    self._leave_child()
+                    self._leave_engine()
                 finally:
-                    ours.close()  # the child sees its end
-                    await _end(process)
-                    await exited
-        return f"{reason}, exit status {process.returncode}"
+                    link.close()  # the engine sees its end
+                    await self._end_engine(child)
+        return f"{reason}{child.ending}"
 
-    def _leave_child(self) -> None:
+    async def _end_engine(self, child: EngineChild) -> None:
+        """End an engine whose link is closed; keep its template, if it has one that is of use."""
+        if self._hung:
+            child.kill()
+        if not self._fresh:
+            self._lost_forks = 0 if self._served else self._lost_forks + 1
+        if child.can_fork:
+            await child.end_engine()
+        else:
+            await child.close()
+            self._child = None
+
+    async def _watch(self, child: EngineChild, lost: Callable[[str], None]) -> None:
+        """Give up an engine whose steps hang."""
+        watch = StepWatch(self._config.hang_s)
+        while True:
+            await asyncio.sleep(LOOK_S)
+            count = child.page.count  # 0: this engine does not count, and only a stop is noticed here
+            reason = watch.look(count, child.page.allowed_s, child.facts(), loading=not self._served or not count)
+            if reason:
+                self._hung = True
+                lost(reason)
+                return
+
+    def _leave_engine(self) -> None:
         """Close the socket and tell every stream and channel."""
+        self._lost_s = self._lost_s or self._loop_time()
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
         if self.state == "ready":
+            forks = self._child is not None and self._child.can_fork
+            self._expected_s = self._lost_s + (self._fork_s if forks else self._load_s)
             self._set_state("restarting")
-        self.abandon(EngineLost)
+        self.abandon(lambda: EngineLost(f"Try again in {self.back_in_s} s.", retry_after_s=self.back_in_s))
         for channel in list(self._channels.values()):
             channel.lost()
+
+    def _give_up(self, reason: str) -> None:
+        """Report that no engine can be started."""
+        self._fail(f"it cannot start ({reason})")
+        self.given_up.set()
 
     def _fail(self, reason: str) -> None:
         """Report that there is no engine; the next one that starts makes the state `ready` again."""
@@ -381,6 +521,7 @@ class EngineProcess:
                 for voice in self.voices.commands():  # before the first request
                     self.send(voice)
                 self.failure = ""
+                self._note_ready()
                 self._set_state("ready")
                 for channel in list(self._channels.values()):
                     channel.back()
@@ -389,25 +530,23 @@ class EngineProcess:
                 if self._pipe is not None:
                     self._pipe.fail("start failed")
 
+    def _note_ready(self) -> None:
+        """Note that the engine serves, and how long that took."""
+        assert self._child is not None
+        self._child.read_control()  # a fork has sent its process number before
+        self._served = True
+        now = self._loop_time()
+        if self._fresh:
+            self._load_s = now - self._began_s
+        else:
+            self._fork_s = now - self._began_s
+        if self._lost_s:
+            for observer in self._observers:
+                observer.back(now - self._lost_s)
+        self._lost_s = 0.0
+
     def _pass_on(self, message: Output | Refused) -> None:
         """Give a message to the channel of its conversation, if it is still open."""
         channel = self._channels.get(message.request_id.partition("/")[0])
         if channel is not None:
             channel.deliver(message)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Wait for a child that was told to exit; kill it if it does not."""
-    try:
-        async with asyncio.timeout(limits.ENGINE_STOP_SECONDS):
-            await process.wait()
-    except TimeoutError:
-        logger.warning(line("engine killed", pid=process.pid, waited_s=limits.ENGINE_STOP_SECONDS))
-        _signal_group(process, signal.SIGKILL)
-        await process.wait()
-
-
-def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        if process.returncode is None:
-            os.killpg(process.pid, number)

@@ -37,8 +37,9 @@ WEBHOOKS = frozenset(
 
 _ROUTES = WEBHOOKS | frozenset(
     {
-        "/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1/models", "/v1/chat/completions",
-        "/v1/audio/transcriptions", "/v1/audio/speech", "/v1/audio/voices", "/v1/realtime/client_secrets",
+        "/", "/livez", "/readyz", "/healthz", "/metrics", "/openapi.json", "/docs", "/v1/models",
+        "/v1/chat/completions", "/v1/audio/transcriptions", "/v1/audio/speech", "/v1/audio/voices",
+        "/v1/realtime/client_secrets",
     }
 )  # fmt: skip
 _FAMILIES = (
@@ -46,7 +47,7 @@ _FAMILIES = (
     ("/v1/audio/voices/", "/v1/audio/voices/{name}"),
     ("/client/", "/client/{name}"),
 )
-_LOOKING_AFTER = frozenset({"/healthz", "/readyz", "/metrics"})  # answered even when the server is full
+_LOOKING_AFTER = frozenset({"/livez", "/readyz", "/healthz", "/metrics"})  # answered even when the server is full
 _QUIET = _LOOKING_AFTER | {"/client/{name}"}  # frequent, and of no interest in a log
 
 

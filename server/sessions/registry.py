@@ -23,7 +23,7 @@ from voxlane.server.conversation.session import Session
 from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.engine_client.engine_process import EngineProcess
 from voxlane.server.engine_client.remote_chat import RemoteChat
-from voxlane.server.errors import Draining, EngineNotReady, Full, InvalidRequest, ModelNotFound, NotResumable
+from voxlane.server.errors import Draining, Full, InvalidRequest, ModelNotFound, NotResumable
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import Bounds, Capabilities, Dialect, GoAway, Hello
@@ -120,16 +120,21 @@ class SessionRegistry:
     def ready(self) -> EngineReady:
         """Return the engine's description; raise EngineNotReady before the first one."""
         if self._engine.ready is None:
-            raise EngineNotReady
+            raise self._engine.not_ready()
         return self._engine.ready
 
     # ---- coming and going
 
     @contextmanager
     def socket(self, address: str) -> Iterator[None]:
-        """Count a socket, or raise Full or Draining."""
+        """Count a socket, or raise Full, Draining or EngineNotReady.
+
+        While there is no engine, only an address with a conversation is let in: it may want to resume.
+        """
         if self.draining:
             raise Draining
+        if not self._engine.connected and not any(one.address == address for one in self._conversations.values()):
+            raise self._engine.not_ready()
         if self._sockets.total() >= self.config.sessions:
             raise Full(detail="voice.sessions")
         if self._sockets[address] >= self.config.sessions_per_address:
@@ -148,6 +153,8 @@ class SessionRegistry:
     def open(self, hello: Hello, dialect: Dialect, address: str) -> Conversation:
         """Begin a conversation."""
         ready = self.ready
+        if not self._engine.connected:
+            raise self._engine.not_ready()
         if not ready.model and self._remote is None:
             raise ModelNotFound("This server has no model that converses.")
         config = self.checked(hello.config, any_voice=dialect.any_voice)

@@ -235,13 +235,16 @@ def test_a_killed_engine_is_a_retryable_error_and_the_next_request_works(server:
         stream = ask(server, STORY, stream=True, max_tokens=4000, extra_body={"ignore_eos": True})
         pieces = iter(stream)
         next(pieces)
-        os.kill(server.engine_pid(), signal.SIGKILL)
+        engine, template = server.engine_pid(), server.template_pid()
+        os.kill(template, signal.SIGSTOP)  # else the next engine is there before the next request
+        os.kill(engine, signal.SIGKILL)
         with pytest.raises(openai.APIError, match="engine was lost"):
             list(pieces)
         with pytest.raises(openai.InternalServerError) as refused:
             ask(server)
         assert refused.value.status_code == 503
         assert refused.value.response.headers["retry-after"] == "1"
+        os.kill(template, signal.SIGCONT)
         server.wait_ready()
         assert server.metric("voxlane_engine_starts_total") == starts + 1
         assert ask(server).choices[0].message.content == answer

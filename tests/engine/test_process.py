@@ -100,7 +100,8 @@ def test_an_engine_whose_device_is_lost_says_so_and_ends(
         for command in (Cancel("r"), Pause(("s",))):
             server.send(fragments(encode(command))[0])
         ready = StartFailed("stands for what is told first")
-        return SimpleNamespace(core=core, ready=ready, close=lambda: closed.append(child.fileno() < 0))
+        ended = lambda: closed.append(child.fileno() < 0)  # noqa: E731
+        return SimpleNamespace(core=core, ready=ready, close=ended, on_device=False)
 
     monkeypatch.setattr(assemble, "assemble", assembled)
     with server, child:

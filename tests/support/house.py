@@ -57,11 +57,14 @@ async def start(
     phone: PhoneConfig | None = None,
     phone_keys: PhoneKeys | None = None,
     restarts: RestartBudget | None = None,
+    hang_s: float = 2.0,
+    start_failures: int = 5,
     command: tuple[str, ...] = ENGINE_COMMAND,
     wait: bool = True,
 ) -> AsyncIterator[Running]:
     """Serve as long as the context lasts."""
-    engine = EngineConfig(model, asr_model, tts_model, adapter)
+    watch = {"hang_s": hang_s, "start_failures": start_failures}
+    engine = EngineConfig(model, asr_model, tts_model, adapter, **watch)  # type: ignore[arg-type]
     parts = (limits or LimitsConfig(), voice or VoiceConfig(), chat or ChatConfig())
     config = Config(server or ServerConfig(), engine, *parts, phone=phone or PhoneConfig())
     metrics = Metrics()

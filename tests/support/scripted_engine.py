@@ -22,20 +22,29 @@ request to speak answers each clause with one sample a character. Both obey, as 
 A recording for a new voice becomes a profile that holds its length and text; speech in such a voice says the profile
 instead of its own text. The text of a recording may be crash, fail or refuse CODE. The model "fixed-voices" makes no
 voices.
-The model's name says how to start: start-failed, die-at-start, never-ready, crash-every-time (once ready), or
-any other for an ordinary start.
+The model's name says how to start: start-failed, die-at-start, never-ready, crash-every-time (once ready),
+stop-at-start (SIGSTOP), or any other for an ordinary start. The model "counting" shows its progress as the real engine
+does, and obeys:
+    hang              the step blocks for ever         spin            the step runs for ever
+    long N            a step of N seconds that counts  silent N        one that cannot count, and says so
+The model "forking" becomes a template, and its forks serve. The model "once:PATH" starts as long as there is no file
+PATH, and makes it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
 import signal
 import socket
 import sys
+import threading
+import time
 from array import array
 from dataclasses import dataclass
+from pathlib import Path
 
 from voxlane.engine.api import (
     CLIP_RATE,
@@ -48,6 +57,7 @@ from voxlane.engine.api import (
     EngineConfig,
     Finished,
     ForgetVoice,
+    Forked,
     KeepVoice,
     Loading,
     Message,
@@ -55,6 +65,7 @@ from voxlane.engine.api import (
     Ping,
     Pong,
     Probability,
+    ProgressPage,
     Ready,
     Refused,
     RequestStats,
@@ -74,6 +85,7 @@ from voxlane.engine.api import (
     Word,
     Words,
     encode,
+    encode_forked,
     fragments,
 )
 
@@ -106,6 +118,7 @@ class ScriptedEngine:
         self._held: list[Submit] = []
         self._speech: dict[str, Speech] = {}
         self._voices: dict[str, bytes] = {}
+        self._page: ProgressPage | None = None
 
     def run(self) -> None:
         signal.signal(signal.SIGUSR1, lambda *_: self._release())
@@ -162,6 +175,12 @@ class ScriptedEngine:
 
     def _start(self, config: EngineConfig) -> None:
         self._send(Loading("reading nothing", 0.5))
+        if config.model.startswith("once:"):
+            path = Path(config.model.removeprefix("once:"))
+            if path.exists():
+                self._send(StartFailed("the weights are gone"))
+                sys.exit(1)
+            path.touch()
         match config.model:
             case "start-failed":
                 self._send(StartFailed("there is no such model, and never was"))
@@ -171,6 +190,13 @@ class ScriptedEngine:
             case "never-ready":
                 while self._next():
                     pass
+            case "stop-at-start":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "counting":
+                self._page = ProgressPage(int(sys.argv[2]))
+                self._page.advance()
+            case "forking":
+                self._fork()
         context = config.context_tokens or CONTEXT_TOKENS
         chat = (config.model, "scripted", 1_000_000, context, "none", "none", 8, 16, 4, "cpu")
         voices = VOICES if config.tts_model else ()
@@ -218,6 +244,9 @@ class ScriptedEngine:
                 if rest:
                     self._say(submit, "one ")
                 self._finish(submit, "failed", 1 if rest else 0)
+            case "hang" | "spin" | "long" | "silent" if self._page is not None:
+                self._stay_in_step(command, float(rest or 0.0))
+                self._finish_with(submit, ["done"])
             case "lookup":
                 self._say(submit, "guessed")
                 self._finish(submit, "eos", 1, lookup=(8, 5))
@@ -420,12 +449,43 @@ class ScriptedEngine:
         while True:
             while not select.select([self._sock], [], [], 0)[0] and self._work():
                 pass
+            while self._page is not None and not select.select([self._sock], [], [], 0.1)[0]:
+                self._page.advance()
             packet = self._sock.recv(1 << 20)
             if not packet:
                 sys.exit(0)
             message = self._assembler.feed(packet)
             if message is not None:
                 return message
+
+    def _fork(self) -> None:
+        """Return in each fork; the template itself ends here."""
+        control = socket.socket(fileno=int(sys.argv[3]))
+        while (pid := os.fork()) != 0:
+            self._sock.close()
+            packet, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            if not packet:
+                os._exit(0)
+            self._sock = socket.socket(fileno=descriptors[0])
+        control.send(encode_forked(Forked(os.getpid())))
+        control.close()
+
+    def _stay_in_step(self, command: str, seconds: float) -> None:
+        assert self._page is not None, "for the model that counts"
+        if command == "hang":
+            threading.Event().wait()
+        self._page.allowed_s = seconds + 60.0 if command == "silent" else 0.0
+        until_s = time.monotonic() + seconds
+        while command == "spin" or time.monotonic() < until_s:
+            if command == "long":
+                time.sleep(0.05)
+                self._page.advance()
+            elif command == "silent":
+                time.sleep(0.05)
+        self._page.allowed_s = 0.0
 
     def _send(self, message: Message) -> None:
         for packet in fragments(encode(message)):

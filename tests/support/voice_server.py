@@ -34,6 +34,10 @@ def words(text: str) -> list[str]:
     return re.findall(r"[a-z0-9']+", text.lower())
 
 
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 class VoiceServer:
     """One server, from its start to its end."""
 
@@ -78,9 +82,14 @@ class VoiceServer:
         until(lambda: self.metric(name, **labels) == value, f"{name} {labels} is {value:g}")
 
     def engine_pid(self) -> int:
-        """Return the engine's process number."""
-        (line,) = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return int(line)
+        """Return the process number of the engine that serves: the template's fork, or the server's child."""
+        template = self.template_pid()
+        return next(iter(_children(template)), template)
+
+    def template_pid(self) -> int:
+        """Return the process number of the server's child."""
+        (child,) = _children(self.process.pid)
+        return child
 
     def say(self, text: str) -> Samples:
         """Return a text spoken by the server's voice, without silence around it."""

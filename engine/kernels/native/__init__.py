@@ -31,6 +31,7 @@ _BUILD_SECONDS = 300.0
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
     "vox_set_threads": [ctypes.c_int],
+    "vox_show_progress": [_POINTER],
     "vox_packed_linear": [_POINTER] * 2 + [_INT] + [_POINTER] * 2 + [_INT] * 3,
     "vox_packed_embed": [_POINTER] * 3 + [_INT] * 2,
     "vox_linear": [_POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT, _INT, _INT],
@@ -82,6 +83,14 @@ def set_threads(count: int) -> None:
     loaded = load()
     if loaded is not None:
         loaded.vox_set_threads(count or _cores())
+
+
+def show_progress(address: int) -> bool:
+    """Let native operations of the calling thread count at this address; return whether there are any."""
+    loaded = load()
+    if loaded is not None:
+        loaded.vox_show_progress(address)
+    return loaded is not None
 
 
 def description() -> str:

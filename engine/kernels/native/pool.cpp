@@ -38,6 +38,13 @@ struct Pool {
     std::atomic<int> retiring{0};  // workers that should end
 };
 
+// Where this thread counts on while it works; null on all threads but the one that steps.
+thread_local uint64_t *progress = nullptr;
+
+inline void advance() {
+    if (progress != nullptr) __atomic_fetch_add(progress, 1, __ATOMIC_RELAXED);
+}
+
 Pool *pool = new Pool;  // never destroyed: workers may outlive static destructors
 
 inline void relax() {
@@ -62,6 +69,7 @@ void drain(Pool &p) {
         void *context = p.context.load(std::memory_order_relaxed);
         if (!p.ticket.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
         body(context, unit);
+        advance();
         p.done.fetch_add(1, std::memory_order_release);
         ticket = p.ticket.load(std::memory_order_acquire);
     }
@@ -113,7 +121,10 @@ int threads() { return pool->wanted; }
 void run_units(int64_t units, Body body, void *context) {
     Pool &p = *pool;
     if (units <= 1 || p.wanted == 1 || !p.caller.try_lock()) {
-        for (int64_t unit = 0; unit < units; unit++) body(context, unit);
+        for (int64_t unit = 0; unit < units; unit++) {
+            body(context, unit);
+            advance();
+        }
         return;
     }
     std::lock_guard<std::mutex> running(p.caller, std::adopt_lock);
@@ -138,6 +149,9 @@ void run_units(int64_t units, Body body, void *context) {
 }
 
 }  // namespace vox
+
+// Lets the calling thread, and no other, count its work at this address.
+extern "C" void vox_show_progress(uint64_t *address) { vox::progress = address; }
 
 extern "C" int vox_threads() { return vox::threads(); }
 

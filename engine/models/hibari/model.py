@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from pathlib import Path
 
 import hibari.dsp
@@ -53,6 +54,7 @@ class Hibari:
         self._threads = threads
         self._phonemiser = phonemiser or Phonemiser()
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
+        self._opening = threading.Lock()
         self.noise = noise_table()
         self.voices = tuple(voice for voice in hibari.voices.VOICES if _is_whole(voice))
 
@@ -85,6 +87,14 @@ class Hibari:
         samples = hibari.dsp.synth(*(spectrum[0] for spectrum in spectra), pitch[0], noise)
         return finish(prepared, samples, durations, frame_samples=FRAME_SAMPLES, rate=self.sample_rate, speed=speed)
 
+    def rest(self) -> None:
+        """Close the sessions and so end their threads; the next clause opens them again."""
+        self._sessions.clear()
+
+    def wake(self) -> None:
+        """Open the session of the default voice."""
+        self._session(self._known(None))
+
     def file(self, voice: str | None = None) -> Path:
         """Return the ONNX file of a voice; SynthesisError if there is none, WeightsError if it is another."""
         voice = self._known(voice)
@@ -103,10 +113,11 @@ class Hibari:
         return voice
 
     def _session(self, voice: str) -> onnxruntime.InferenceSession:
-        if voice not in self._sessions:
-            path = self.file(voice)
-            self._sessions[voice] = open_session(path.read_bytes(), path, self._threads, _DURATIONS)
-        return self._sessions[voice]
+        with self._opening:  # `wake` may run in a thread
+            if voice not in self._sessions:
+                path = self.file(voice)
+                self._sessions[voice] = open_session(path.read_bytes(), path, self._threads, _DURATIONS)
+            return self._sessions[voice]
 
 
 def _is_whole(voice: str) -> bool:

@@ -9,6 +9,7 @@ from voxlane.server.api.client_secrets import ClientSecretBody
 from voxlane.server.api.reference.parts import (
     JSON,
     READING,
+    Errors,
     Facts,
     Schema,
     answer,
@@ -93,6 +94,7 @@ def schemas(facts: Facts) -> dict[str, Schema]:
                 "open_requests": whole("How many the engine has.", 0),
             }
         ),
+        "Alive": record({"status": choice("Never anything else.", ("alive", "ready")), "version": string()}),
         "Index": record(
             {
                 "name": fixed("voxlane"),
@@ -186,10 +188,16 @@ def _health() -> Schema:
         "200": answer("Requests are served.", **{JSON: media(ref("Health"))}),
         "503": answer("They are not; `status` tells why.", **{JSON: media(ref("Health"))}),
     }
-    summaries = {"/healthz": "200 when requests are served", "/readyz": "The same under another name"}
+    alive = {"200": answer("The process lives.", **{JSON: media(ref("Alive"))})}
+    ready = {"200": answer("New requests and conversations are served.", **{JSON: media(ref("Alive"))})}
+    said: dict[str, tuple[str, Schema, Errors]] = {
+        "/livez": ("200 as long as the process lives", alive, ()),
+        "/readyz": ("200 when new requests are served", ready, (Draining, EngineNotReady)),
+        "/healthz": ("The state and the models; 200 when requests are served", health, ()),
+    }
     found: Schema = {
-        path: {"get": operation(path[1:], "Health", summary, "Needs no key.", health, public=True)}
-        for path, summary in summaries.items()
+        path: {"get": operation(path[1:], "Health", summary, "Needs no key.", answers, errors, public=True)}
+        for path, (summary, answers, errors) in said.items()
     }
     metrics = {"200": answer("All metrics.", **{"text/plain": text})}
     found["/metrics"] = {

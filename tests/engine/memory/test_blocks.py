@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from voxlane.engine.memory import blocks as kv
-from voxlane.engine.memory.blocks import BlockPool, BlockTable, OutOfBlocks
+from voxlane.engine.memory.blocks import DIGEST_BYTES, BlockPool, BlockTable, OutOfBlocks
 
 tokens = st.lists(st.integers(0, 1), max_size=11)
 
@@ -286,3 +286,40 @@ def test_a_block_that_is_written_to_again_is_found_no_more() -> None:
     table.rewind(2)
     table.append(1)
     assert BlockTable(pool).adopt([1] * 5) == 0
+
+
+def test_registered_blocks_survive_their_process() -> None:
+    kept = memoryview(bytearray(8 * DIGEST_BYTES))
+    pool = BlockPool(8, 4, key=b"k", kept=kept)
+    tokens = list(range(10))
+    table = BlockTable(pool, "a")
+    table.append(10)
+    table.seal(tokens)
+    other = BlockTable(pool, "b")
+    other.append(4)  # not computed yet
+    heir = BlockPool(8, 4, key=b"k", kept=kept)  # the first process ends here, whatever it was doing
+    heir.recover()
+    heir.check()
+    assert (heir.cached, heir.free, heir.used) == (2, 6, 0)
+    found = BlockTable(heir, "a")
+    assert found.adopt(tokens) == 8
+    assert found.blocks == table.blocks[:2]
+    assert BlockTable(heir, "b").adopt(tokens) == 0, "another salt finds nothing"
+    heir.check([found])
+
+
+def test_blocks_that_were_given_away_do_not_survive() -> None:
+    kept = memoryview(bytearray(2 * DIGEST_BYTES))
+    pool = BlockPool(2, 4, kept=kept)
+    table = BlockTable(pool)
+    table.append(8)
+    table.seal(list(range(8)))
+    table.free()
+    pool.take(1)  # evicts one: it is about to be overwritten
+    heir = BlockPool(2, 4, kept=kept)
+    heir.recover()
+    assert (heir.cached, heir.free) == (1, 1)
+    heir.forget_kept()
+    heir.recover()
+    assert (heir.cached, heir.free) == (0, 2)
+    heir.check()

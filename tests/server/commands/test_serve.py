@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,10 +22,11 @@ from waiting import until
 
 from voxlane.engine.api import Loading, Ready
 from voxlane.server import limits
+from voxlane.server.cli import ENGINE_GIVEN_UP
 from voxlane.server.commands.progress import Progress
 from voxlane.server.commands.serve import banner, drain, listen
 from voxlane.server.config import ServerConfig
-from voxlane.server.engine_client import engine_process
+from voxlane.server.engine_client import child
 from voxlane.server.errors import ConfigError, Draining, Overloaded
 from voxlane.server.http.request_limit import RequestLimit
 
@@ -211,7 +213,7 @@ def test_a_second_signal_does_not_wait(served: Any) -> None:
 def test_who_never_ends_is_not_waited_for_longer_than_is_promised(
     serving: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop, signals = FlyingLoop(), engine_process._signal_group
+    loop, signals = FlyingLoop(), child._signal_group
     killed: list[float] = []
 
     def signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
@@ -219,7 +221,7 @@ def test_who_never_ends_is_not_waited_for_longer_than_is_promised(
         signals(process, number)
 
     async def stop_among_the_stuck() -> float:
-        async with serving() as server:
+        async with serving(hang_s=0.0) as server:  # else the stopped engine is replaced
             state, voice = server.http._server.server_state, server.service.sessions
             _, writer = await asyncio.open_connection("127.0.0.1", server.listener.getsockname()[1])
             writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{")
@@ -232,7 +234,7 @@ def test_who_never_ends_is_not_waited_for_longer_than_is_promised(
             writer.close()
             return began_s
 
-    monkeypatch.setattr(engine_process, "_signal_group", signal_group)
+    monkeypatch.setattr(child, "_signal_group", signal_group)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         began_s = runner.run(stop_among_the_stuck())
     rounding_s = 1e-3
@@ -310,3 +312,27 @@ def test_the_banner_of_a_speaker_without_a_voice_offers_no_call_that_fails() -> 
     assert "voxlane voices add NAME --from recording.wav" in text
     assert "/v1/audio/speech" not in text
     assert "browser" not in text
+
+
+def test_an_engine_that_cannot_load_again_ends_the_server_with_a_code_of_its_own(
+    engine_command: Sequence[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "v.toml"
+    model = f"once:{tmp_path / 'started'}"
+    config.write_text(f'[server]\nport = 0\ndrain_s = 0\n[engine]\nmodel = "{model}"\nstart_failures = 2\n')
+    code = (
+        "import sys\n"
+        "from voxlane.server import cli\n"
+        "from voxlane.server.engine_client import engine_process\n"
+        f"engine_process.ENGINE_COMMAND = {tuple(engine_command)!r}\n"
+        "sys.exit(cli.main())"
+    )
+    command = [sys.executable, "-c", code, "serve", "--config", str(config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[-1]
+        body = {"messages": [{"role": "user", "content": "crash"}]}
+        assert httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).status_code == 503
+        _, log = server.communicate(timeout=60)
+    assert server.returncode == ENGINE_GIVEN_UP == 69
+    assert "voxlane: the engine cannot be started again: it cannot start (the weights are gone)" in log

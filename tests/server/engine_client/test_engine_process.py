@@ -342,9 +342,9 @@ async def test_stop_fails_what_is_running(engine_command: Sequence[str]) -> None
 
 def test_restart_budget_doubles_and_forgets() -> None:
     budget = RestartBudget(most=3, window_s=60)
-    assert [budget.next_delay(now) for now in (0.0, 1.0, 2.0, 3.0)] == [0.1, 0.2, 0.4, None]
-    assert budget.next_delay(60.5) == 0.4  # the first is forgotten
-    assert budget.next_delay(500.0) == 0.1
+    assert [budget.next_delay(now) for now in (0.0, 1.0, 2.0, 3.0)] == [0.05, 0.1, 0.2, None]
+    assert budget.next_delay(60.5) == 0.2  # the first is forgotten
+    assert budget.next_delay(500.0) == 0.05
     many = RestartBudget(most=100)
     delays = [many.next_delay(0.0) for _ in range(20)]
     assert max(delay for delay in delays if delay is not None) == limits.RESTART_DELAY_MOST_SECONDS
@@ -405,8 +405,8 @@ async def test_a_socket_that_cannot_be_watched_leaves_no_child(
 
         def unwatchable(*_: object) -> PacketPipe:
             monkeypatch.undo()
-            assert link._process is not None
-            seen.append(link._process)
+            assert link._child is not None
+            seen.append(link._child._process)
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(engine_process, "PacketPipe", unwatchable)
@@ -423,7 +423,7 @@ async def test_failed_is_left_as_soon_as_a_start_works(
     monkeypatch.setattr(limits, "RESTART_DELAY_MOST_SECONDS", 0.01)
     recorder = Recorder()
     async with EngineProcess(
-        EngineConfig("m"), command=engine_command, observers=(recorder,), restarts=RestartBudget(1)
+        EngineConfig("m", start_failures=0), command=engine_command, observers=(recorder,), restarts=RestartBudget(1)
     ) as link:
         await link.wait_ready()
         config, link._config = link._config, EngineConfig(model)  # as if its file were gone for a while

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from peer import MANUAL, Peer, bystander, eventually, speech
+from websockets.exceptions import InvalidStatus
 
 from voxlane.engine.api import Ready as EngineReady
 from voxlane.server.commands.serve import drain
@@ -345,10 +346,10 @@ async def test_without_a_voice_or_an_ear(serving: Any) -> None:
 
 async def test_before_the_engine_is_there(serving: Any) -> None:
     async with serving(model="never-ready", wait=False) as running:
-        peer = await Peer.open(running.url)
-        await peer.send("hello", {})
-        assert await peer.closed() == 1013
-        assert peer.seen[-1][2:3] == ["engine_not_ready"]
+        with pytest.raises(InvalidStatus) as refused:
+            await Peer.open(running.url)
+        assert refused.value.response.status_code == 503
+        assert b"engine_not_ready" in (refused.value.response.body or b"")
 
 
 async def test_going_down_lets_a_reply_be_heard(serving: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
@@ -189,6 +188,7 @@ async def test_a_lost_engine_is_no_error(serving: Any) -> None:
 
 async def test_before_the_engine_is_there(serving: Any) -> None:
     async with serving(model="never-ready", wait=False) as running:
-        client = await Client.open(running.url)
-        closed, last = await asyncio.wait_for(client.closed(), 20)
-        assert (closed, last["error"]["code"]) == (1013, "engine_not_ready")
+        with pytest.raises(InvalidStatus) as refused:
+            await Client.open(running.url)
+        assert refused.value.response.status_code == 503
+        assert b"engine_not_ready" in (refused.value.response.body or b"")
