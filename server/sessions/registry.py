@@ -151,10 +151,7 @@ class SessionRegistry:
         if not ready.model and self._remote is None:
             raise ModelNotFound("This server has no model that converses.")
         config = self.checked(hello.config, any_voice=dialect.any_voice)
-        while len(self._conversations) >= self.config.sessions:
-            if not self._parked:
-                raise Full(detail="voice.sessions")
-            self.close(self._conversations[next(iter(self._parked))])  # the oldest parked one may never be resumed
+        self._make_room(address)
         session = Session(
             f"voice-{secrets.token_hex(8)}",
             config,
@@ -177,6 +174,23 @@ class SessionRegistry:
         self._metrics.sessions.inc()
         self._empty.clear()
         return conversation
+
+    def _make_room(self, address: str) -> None:
+        """Close parked conversations until there is room for one more of an address; raise Full if none can be closed.
+
+        An address that has all its conversations loses its own oldest parked one. In a full house the address with the
+        most parked conversations loses its oldest: one client cannot push out the conversations of the others.
+        """
+        own = sum(one.address == address for one in self._conversations.values())
+        parked = [self._conversations[name] for name in self._parked]
+        mine = [one for one in parked if one.address == address]
+        if own >= self.config.sessions_per_address and mine:
+            self.close(mine[0])
+        elif len(self._conversations) >= self.config.sessions:
+            if not parked:
+                raise Full(detail="voice.sessions")
+            most, _ = Counter(one.address for one in parked).most_common(1)[0]
+            self.close(next(one for one in parked if one.address == most))
 
     def _new_history(self, ready: EngineReady) -> History:
         """Return an empty history, sized for the chat model."""
