@@ -17,6 +17,15 @@ WRITE_SECONDS = 30.0
 OPEN_REQUESTS = 512
 """Default number of completions in progress: the engine's queue and batch, plus those being answered."""
 
+HEAD_BYTES = 16 * 1024
+"""A request's head, or one line of a chunked body: h11's own limit."""
+
+SMALL_PIECE_BYTES = 1024
+SMALL_PIECES = 512
+SMALL_PIECES_PER_SECOND = 250.0
+"""Pieces of a body below that size, at once and per second, on one connection: parsing one takes 20 µs, and a program
+that uploads sound as it is spoken sends 50 a second. Larger pieces are limited by the size of the body."""
+
 HEAD_SECONDS = 5.0
 """Time for a request's head to arrive, from its first byte or from the opening of its connection."""
 
@@ -166,6 +175,9 @@ SMALL_WAV_BYTES = 1024 * 1024
 
 SPEECH_CHARACTERS = 100_000
 """Characters of one speech request: two hours of sound, and half of what the engine lets wait."""
+
+DIGIT_CHARACTERS = 6
+"""A digit is said as a word: so many characters of text take as long. 20,000 digits would be three hours of sound."""
 
 SPEEDS = (0.5, 2.0)
 """Slowest and fastest speech: outside of them voices are not intelligible."""

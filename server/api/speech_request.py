@@ -123,6 +123,9 @@ def parse(
     body = read_body(SpeechBody, values)
     if len(body.input) > most_characters:
         raise wrong("input", f"must be a string of 1 to {most_characters} characters")
+    most_digits = max(1, most_characters // limits.DIGIT_CHARACTERS)
+    if sum(map(str.isdigit, body.input)) > most_digits:
+        raise wrong("input", f"must have at most {most_digits} digits: each is said as a word")
     if one_pace and body.speed != 1:
         raise wrong("speed", "must be 1: this voice has one pace")
     return SpeechRequest(
