@@ -170,6 +170,9 @@ FORM_FIELD_BYTES = 16 * 1024
 DECODE_SECONDS = 120.0
 """Time for a decoder to decode an upload: half an hour of MP3 took 28 s on two busy cores."""
 
+OPUS_SECONDS = 5.0
+"""Time for a packet of a microphone to be decoded, and for the decoder to start, before the decoder is replaced."""
+
 SMALL_WAV_BYTES = 1024 * 1024
 """A WAV up to this size is decoded in a thread: 30 ms of numpy against 400 ms to start a decoder process."""
 

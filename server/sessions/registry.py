@@ -14,6 +14,7 @@ from datetime import date
 from voxlane.engine.api import Ready as EngineReady
 from voxlane.engine.api import has_phonemes
 from voxlane.server import limits
+from voxlane.server.audio.opus_process import OpusProcess
 from voxlane.server.audio.voices import find_voice, language_named, names, sayable, served_name
 from voxlane.server.config import Config
 from voxlane.server.conversation.client_events import ConfigureSession
@@ -55,6 +56,7 @@ class SessionRegistry:
         self.config = config.voice
         self.tokens = Tokens()
         self.secrets = ClientSecrets()
+        self.opus = OpusProcess()
         self._engine = engine
         self._metrics = metrics
         self._server = server
@@ -307,5 +309,6 @@ class SessionRegistry:
         """End everything."""
         for conversation in list(self._conversations.values()):
             self.close(conversation)
+        await self.opus.aclose()
         if self._remote is not None:
             await self._remote.aclose()
