@@ -43,6 +43,9 @@ one address."""
 LINGER_SECONDS = 2.0
 """Time for the rest of a body to pass that was answered unread: a connection closed under it may lose the answer."""
 
+LINGER_REST_SECONDS = 0.02
+"""Time between two reads of such a rest: each takes up to 256 KiB, so 12 MB a second pass and no gigabytes."""
+
 ENDING_CONNECTIONS = 256
 """Connections that wait so at one time; more are closed at once."""
 

@@ -52,6 +52,7 @@ class HeadInTime(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Keep the time limit while a head is incomplete; a WebSocket has none after its head."""
         if self._transport.lingering:
+            self._transport.rest(limits.LINGER_REST_SECONDS)
             return
         super().data_received(data)
         upgraded = self.transport.get_protocol() is not self
