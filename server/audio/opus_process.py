@@ -70,7 +70,8 @@ class OpusProcess:
         """Return the sound of a microphone's next packet, or raise InvalidAudio."""
         while True:
             await self._send(HEAD.pack(number, DECODE) + packet)
-            answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+            answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+            self._waiting[number] = answer
             self._watch()
             if (sound := await answer) is not None:
                 return sound
