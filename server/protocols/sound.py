@@ -90,13 +90,14 @@ class Microphone:
 class PacketMicrophone:
     """Checks and counts a client's Opus packets; another process decodes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard_s: float = 0.0) -> None:
+        self._before_s = heard_s  # seconds of sound on another server
         self._heard = 0
 
     @property
     def seconds(self) -> float:
         """Seconds of sound so far."""
-        return self._heard / DECODED_RATE
+        return self._before_s + self._heard / DECODED_RATE
 
     def push(self, packet: bytes) -> None:
         """Take the client's next packet, or raise BadMessage."""

@@ -87,6 +87,7 @@ class Tracer:
             tracer.stop()
         found = tracer.get_data()
         arcs = {(file, *arc) for file in found.measured_files() for arc in found.arcs(file) or ()}
+        found.close(force=True)
         new = arcs - self.seen
         self.seen |= arcs
         return new

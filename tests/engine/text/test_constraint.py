@@ -416,7 +416,8 @@ def test_nothing_is_guessed_for_a_bound_request(driver: Driver, engine: Assembly
 @pytest.mark.weights
 def test_a_bad_schema_is_refused_and_its_neighbour_served(driver: Driver) -> None:
     driver.send(bound("bad", {"not": {}}), bound("good", {"const": "yes"}), bound("again", {"not": {}}))
+    driver.send(bound("odd", {"format": []}))
     driver.run()
-    assert driver.end("bad").code == driver.end("again").code == "bad_request"
+    assert driver.end("bad").code == driver.end("again").code == driver.end("odd").code == "bad_request"
     assert driver.text("good") == '"yes"'
     assert driver.end("good").reason == "eos"
