@@ -36,7 +36,14 @@ class OwnVoice(Body, forbid_unknown_fields=False):
 class SpeechBody(Body):
     """A text, and how to say it."""
 
-    input: Annotated[str, Meta(min_length=1, max_length=limits.SPEECH_CHARACTERS, description="The text to say.")]
+    input: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=limits.SPEECH_CHARACTERS,
+            description="The text to say; a sixth of the limit may be digits.",
+        ),
+    ]
     model: (
         Annotated[
             Name,

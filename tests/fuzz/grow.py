@@ -12,8 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
+from examples import seed_of_today
 from fuzz_parsers import TARGETS
-from fuzzing import Report, fuzz, minimal, read_corpus, seed_of_today, share_reached, write_corpus, write_shares
+from fuzzing import Report, fuzz, minimal, read_corpus, share_reached, write_corpus, write_shares
 
 
 def main() -> None:

@@ -10,8 +10,9 @@ import random
 import time
 
 import pytest
+from examples import seed_of_today
 from fuzz_parsers import TARGETS
-from fuzzing import Undocumented, mutated, read_corpus, seed_of_today
+from fuzzing import Undocumented, mutated, read_corpus
 
 SECONDS = 4.0
 """For each parser: some 100,000 inputs."""

@@ -12,7 +12,6 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import coverage
@@ -31,11 +30,6 @@ class Undocumented(AssertionError):
 
     def __init__(self, data: bytes, seed: int, error: BaseException) -> None:
         super().__init__(f"{type(error).__name__} for {base64.b64encode(data).decode()} (seed {seed})")
-
-
-def seed_of_today() -> int:
-    """Return another seed every day, the same all day."""
-    return int(f"{datetime.now(UTC):%Y%m%d}")
 
 
 def mutated(choose: random.Random, data: bytes, others: list[bytes], words: tuple[bytes, ...]) -> bytes:

@@ -182,10 +182,9 @@ NOT_UTF8 = {
 async def test_what_is_not_utf8_is_closed_in_one_line(
     serving: Any, caplog: pytest.LogCaptureFixture, path: str, sent: str
 ) -> None:
-    async with serving() as running, bystander(running):
-        async with raw(running, path) as peer:
-            peer.writer.write(NOT_UTF8[sent])
-            assert await peer.close_code() in (1007, 1002)
+    async with serving() as running, bystander(running), raw(running, path) as peer:
+        peer.writer.write(NOT_UTF8[sent])
+        assert await peer.close_code() in (1007, 1002)
     assert not any(record.exc_info or "\n" in record.getMessage() for record in caplog.records)
 
 
