@@ -20,11 +20,11 @@ OPEN_REQUESTS = 512
 HEAD_BYTES = 16 * 1024
 """A request's head, or one line of a chunked body: h11's own limit."""
 
-SMALL_PIECE_BYTES = 1024
-SMALL_PIECES = 512
-SMALL_PIECES_PER_SECOND = 250.0
-"""Pieces of a body below that size, at once and per second, on one connection: parsing one takes 20 µs, and a program
-that uploads sound as it is spoken sends 50 a second. Larger pieces are limited by the size of the body."""
+SMALL_CHUNK_BYTES = 512
+SMALL_CHUNKS = 512
+SMALL_CHUNKS_PER_SECOND = 250.0
+"""Chunks of a body below that size, at once and per second, on one connection: parsing one takes 20 µs, and a program
+that uploads sound as it is spoken sends 50 a second. Larger chunks are limited by the size of the body."""
 
 HEAD_SECONDS = 5.0
 """Time for a request's head to arrive, from its first byte or from the opening of its connection."""

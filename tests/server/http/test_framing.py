@@ -67,7 +67,7 @@ async def test_a_request_with_two_lengths_is_refused_and_the_connection_ends(ser
 
 
 async def test_a_body_in_one_byte_chunks_is_refused_early(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SMALL_PIECES_PER_SECOND", 0.0)
+    monkeypatch.setattr(limits, "SMALL_CHUNKS_PER_SECOND", 0.0)
     parsed = 0
     whole = StrictConnection.next_event
 
@@ -81,7 +81,7 @@ async def test_a_body_in_one_byte_chunks_is_refused_early(serving: Any, monkeypa
     async with serving() as server:
         answer = await ask(server, chunked + b"1\r\n \r\n" * 100_000)
         assert answer.startswith(b"HTTP/1.1 400 ")
-        assert parsed < limits.SMALL_PIECES + 100
+        assert parsed < limits.SMALL_CHUNKS + 100
         await eventually(lambda: not server.service.request_limit.inside)
         assert (await server.chat("hello")).status_code == 200
 
@@ -97,23 +97,37 @@ async def test_a_body_in_chunks_of_a_usual_size_is_read(serving: Any) -> None:
     assert answer.startswith(b"HTTP/1.1 200 ")
 
 
-def test_small_pieces_are_allowed_again_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_chunks_are_allowed_again_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("voxlane.server.http.framing.time.monotonic", lambda: clock[0])
     parser = StrictConnection(limits.HEAD_BYTES)
     parser.receive_data(b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n")
     assert isinstance(parser.next_event(), h11.Request)
-    for _ in range(10 * limits.SMALL_PIECES):  # sound as it is spoken: one piece every 20 ms
+    for _ in range(10 * limits.SMALL_CHUNKS):  # sound as it is spoken: one piece every 20 ms
         clock[0] += 0.02
         parser.receive_data(b"2\r\nab\r\n")
         assert isinstance(parser.next_event(), h11.Data)
         assert parser.next_event() is h11.NEED_DATA
     clock[0] += 60
-    parser.receive_data(b"2\r\nab\r\n" * (limits.SMALL_PIECES + 1))
-    for _ in range(limits.SMALL_PIECES):
+    parser.receive_data(b"2\r\nab\r\n" * (limits.SMALL_CHUNKS + 1))
+    for _ in range(limits.SMALL_CHUNKS):
         assert isinstance(parser.next_event(), h11.Data)
-    with pytest.raises(h11.RemoteProtocolError, match="small pieces"):
+    with pytest.raises(h11.RemoteProtocolError, match="small chunks"):
         parser.next_event()
+
+
+@pytest.mark.parametrize("head", [b"Transfer-Encoding: chunked", b"Content-Length: 100000"], ids=["chunked", "plain"])
+def test_what_the_network_cuts_small_does_not_count(head: bytes) -> None:
+    parser = StrictConnection(limits.HEAD_BYTES)
+    body = b"2710\r\n%s\r\n" % bytes(10_000) * 10 if b"chunked" in head else bytes(100_000)
+    parser.receive_data(b"POST / HTTP/1.1\r\n" + HOST + head + b"\r\n\r\n")
+    parser.next_event()
+    pieces = 0
+    for at in range(0, len(body), 100):
+        parser.receive_data(body[at : at + 100])
+        while (event := parser.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+            pieces += isinstance(event, h11.Data)
+    assert pieces > limits.SMALL_CHUNKS
 
 
 # ---- what is not UTF-8
