@@ -96,10 +96,16 @@ class OpusProcess:
                 self._line.send(message)
             except BlockingIOError:
                 await asyncio.sleep(_AGAIN_S)
-            except OSError:  # it is dead: the reader would notice it too
-                self._lost(self._line)
+            except OSError:
+                self._dead(self._line)
             else:
                 return
+
+    def _dead(self, channel: socket.socket) -> None:
+        """Take the answers that a dead process has left, then give it up."""
+        for _ in range(0, len(self._waiting) + 1, limits.FRAMES_PER_TURN):
+            self._read(channel)
+        self._lost(channel)
 
     async def _start(self) -> None:
         async with self._starting:
@@ -135,23 +141,33 @@ class OpusProcess:
 
     def _read(self, channel: socket.socket) -> None:
         for _ in range(limits.FRAMES_PER_TURN):
+            if self._line is not channel:
+                return
             try:
                 message = channel.recv(MESSAGE_BYTES)
             except BlockingIOError:
                 return
             except OSError:
                 message = b""
-            if not message:
+            if not self._take(message):
                 self._lost(channel)
                 return
-            number, told = HEAD.unpack_from(message)
-            answer = self._waiting.pop(number)
-            if answer.done():  # its connection is gone
-                continue
-            if told == SAMPLES:
-                answer.set_result(message[HEAD.size :])
-            else:
-                answer.set_exception(InvalidAudio(_BROKEN))
+
+    def _take(self, message: bytes) -> bool:
+        """Give an answer to its microphone; return False if it is none: the process is dead, or not to be trusted."""
+        if len(message) < HEAD.size or len(message) % 2 != HEAD.size % 2:
+            return False
+        number, told = HEAD.unpack_from(message)
+        answer = self._waiting.pop(number, None)
+        if answer is None:
+            return False
+        if answer.done():  # its connection is gone
+            return True
+        if told == SAMPLES:
+            answer.set_result(message[HEAD.size :])
+        else:
+            answer.set_exception(InvalidAudio(_BROKEN))
+        return True
 
     def _lost(self, gone: socket.socket) -> None:
         """Refuse the packet that ended the process and have the others sent again, to a new one."""

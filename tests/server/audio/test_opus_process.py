@@ -34,6 +34,9 @@ line = socket.socket(fileno=int(sys.argv[1]))
 while message := line.recv(9000):
     if message[5:] == b"die": os._exit(1)
     if message[5:] == b"hang": time.sleep(3600)
+    if message[5:] == b"short": line.send(b"x")
+    if message[5:] == b"other": line.send(b"\\xff\\xff\\0\\0" + b"\\0ab")
+    if message[5:] == b"odd": line.send(message[:4] + b"\\0abc")
     if message[4] == 0: line.send(message[:4] + b"\\0" + message[5:])
 """
 
@@ -96,12 +99,24 @@ async def test_the_process_has_no_key_and_can_open_nothing(monkeypatch: pytest.M
 async def test_the_packet_that_ends_the_process_is_refused_and_the_others_are_decoded(tmp_path: Path) -> None:
     async with double(tmp_path) as process:
         streams = [process.stream() for _ in range(5)]
-        assert await streams[0].decode(b"a") == b"a"
+        assert await streams[0].decode(b"aa") == b"aa"
         before = process.pid
-        said = [b"first", b"die", b"third", b"fourth", b"fifth"]
+        said = [b"first ", b"die", b"third ", b"fourth", b"fifth "]
         told = await asyncio.gather(*map(type(streams[0]).decode, streams, said), return_exceptions=True)
         assert isinstance(told[1], InvalidAudio)
         assert [told[0], *told[2:]] == [said[0], *said[2:]]
+        assert process.pid != before
+
+
+@pytest.mark.parametrize("said", [b"short", b"other", b"odd"])
+async def test_a_process_that_answers_nonsense_is_replaced(tmp_path: Path, said: bytes) -> None:
+    async with double(tmp_path) as process:
+        one, other = process.stream(), process.stream()
+        await one.decode(b"even")
+        before = process.pid
+        with pytest.raises(InvalidAudio):
+            await one.decode(said)
+        assert await other.decode(b"bb") == b"bb"
         assert process.pid != before
 
 
@@ -109,10 +124,10 @@ async def test_a_process_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(limits, "OPUS_SECONDS", 0.3)
     async with double(tmp_path) as process:
         one, other = process.stream(), process.stream()
-        await one.decode(b"ready")
+        await one.decode(b"begin ")
         hanging = asyncio.create_task(one.decode(b"hang"))
         await asyncio.sleep(0)
-        assert await other.decode(b"b") == b"b"
+        assert await other.decode(b"bb") == b"bb"
         with pytest.raises(InvalidAudio):
             await hanging
 
@@ -120,11 +135,11 @@ async def test_a_process_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pyt
 async def test_a_client_that_leaves_with_its_packet_on_the_way_blames_no_other(tmp_path: Path) -> None:
     async with double(tmp_path) as process:
         one, other = process.stream(), process.stream()
-        await one.decode(b"ready")
+        await one.decode(b"begin ")
         leaving = asyncio.create_task(one.decode(b"die"))
         await asyncio.sleep(0)
         leaving.cancel()
-        assert await other.decode(b"b") == b"b"
+        assert await other.decode(b"bb") == b"bb"
 
 
 async def test_it_is_killed_and_started_again_between_packets() -> None:
