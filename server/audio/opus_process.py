@@ -147,6 +147,8 @@ class OpusProcess:
                 message = channel.recv(MESSAGE_BYTES)
             except BlockingIOError:
                 return
+            except ConnectionResetError:  # told once, before the answers that wait and the end
+                continue
             except OSError:
                 message = b""
             if not self._take(message):
