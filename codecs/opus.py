@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from voxlane.codecs.errors import InvalidAudio, UnsupportedAudio, needs_pyav
+from voxlane.codecs.opus_packets import packet_samples
 from voxlane.codecs.pcm import Floats, decode_pcm16
 
 RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
@@ -19,8 +20,6 @@ DECODED_RATE = 48_000
 """Opus always decodes to this rate."""
 
 PACKET_MS = 20
-MAX_PACKET_BYTES = 4_000
-"""More than speech needs: the largest frame of 20 ms has 1,275 bytes, and a packet holds three."""
 
 
 class OpusEncoder:
@@ -79,9 +78,8 @@ class OpusDecoder:
         """Return the samples of one packet; after a broken packet, the next one decodes as usual."""
         import av
 
-        # libav takes an empty packet for the end of the stream and refuses all later ones.
-        if not 0 < len(packet) <= MAX_PACKET_BYTES:
-            raise InvalidAudio("the Opus packet is empty or too large")
+        # Libav takes an empty packet for the end of the stream and refuses all later ones.
+        packet_samples(packet)
         try:
             frames = self._context.decode(av.Packet(packet))
         except av.FFmpegError as error:

@@ -188,7 +188,12 @@ class VoiceConfig:
         int, Meta(ge=1, le=1 << 20, description="Conversations at one time; more are refused with 503.")
     ] = limits.VOICE_SESSIONS
     sessions_per_address: Annotated[
-        int, Meta(ge=1, le=1 << 20, description="Conversations from one address: behind a reverse proxy, all of them.")
+        int,
+        Meta(
+            ge=1,
+            le=1 << 20,
+            description="Conversations from one address, parked ones too: behind a reverse proxy, all.",
+        ),
     ] = limits.VOICE_SESSIONS_PER_ADDRESS
     session_s: Annotated[
         float,

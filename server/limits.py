@@ -17,6 +17,15 @@ WRITE_SECONDS = 30.0
 OPEN_REQUESTS = 512
 """Default number of completions in progress: the engine's queue and batch, plus those being answered."""
 
+HEAD_BYTES = 16 * 1024
+"""A request's head, or one line of a chunked body: h11's own limit."""
+
+SMALL_CHUNK_BYTES = 512
+SMALL_CHUNKS = 512
+SMALL_CHUNKS_PER_SECOND = 250.0
+"""Chunks of a body below that size, at once and per second, on one connection: parsing one takes 20 µs, and a program
+that uploads sound as it is spoken sends 50 a second. Larger chunks are limited by the size of the body."""
+
 HEAD_SECONDS = 5.0
 """Time for a request's head to arrive, from its first byte or from the opening of its connection."""
 
@@ -33,6 +42,9 @@ one address."""
 
 LINGER_SECONDS = 2.0
 """Time for the rest of a body to pass that was answered unread: a connection closed under it may lose the answer."""
+
+LINGER_REST_SECONDS = 0.02
+"""Time between two reads of such a rest: each takes up to 256 KiB, so 12 MB a second pass and no gigabytes."""
 
 ENDING_CONNECTIONS = 256
 """Connections that wait so at one time; more are closed at once."""
@@ -176,11 +188,17 @@ FORM_FIELD_BYTES = 16 * 1024
 DECODE_SECONDS = 120.0
 """Time for a decoder to decode an upload: half an hour of MP3 took 28 s on two busy cores."""
 
+OPUS_SECONDS = 5.0
+"""Time for a packet of a microphone to be decoded, and for the decoder to start, before the decoder is replaced."""
+
 SMALL_WAV_BYTES = 1024 * 1024
 """A WAV up to this size is decoded in a thread: 30 ms of numpy against 400 ms to start a decoder process."""
 
 SPEECH_CHARACTERS = 100_000
 """Characters of one speech request: two hours of sound, and half of what the engine lets wait."""
+
+DIGIT_CHARACTERS = 6
+"""A digit is said as a word: so many characters of text take as long. 20,000 digits would be three hours of sound."""
 
 SPEEDS = (0.5, 2.0)
 """Slowest and fastest speech: outside of them voices are not intelligible."""

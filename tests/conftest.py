@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import uvloop
 from ctrl_c import HEAR_CTRL_C
+from examples import SOAK as IN_SOAK
+from examples import seed_of_today
 from hypothesis import is_hypothesis_test, settings
 
 # Never judge by time: machines are noisy. Where CI is set the examples are fixed, so that a red run is the change's.
@@ -134,6 +136,12 @@ async def _run(test: Any, arguments: dict[str, Any]) -> None:
         await test(**arguments)
     left = asyncio.all_tasks() - {asyncio.current_task()}
     assert not left, f"tasks left behind: {left}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say with which seed the fuzzers ran."""
+    if IN_SOAK:
+        terminalreporter.write_line(f"seed of the fuzzers: {seed_of_today()}")
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,7 @@ IMPURITIES = {"asyncio", "time", "random", "secrets", "logging", "socket", "thre
 ASYNC = {
     "server.app", "server.cli", "server.client",
     "server.api.chat", "server.api.disconnect", "server.api.reference.docs", "server.api.speech",
-    "server.audio.decoding", "server.audio.feeding", "server.audio.speaking",
+    "server.audio.decoding", "server.audio.opus_process", "server.audio.feeding", "server.audio.speaking",
     "server.commands.chat", "server.commands.neighbours", "server.commands.perplexity", "server.commands.say",
     "server.commands.serve", "server.commands.sinks", "server.commands.talk", "server.commands.terminal",
     "server.commands.transcribe", "server.commands.voices",

@@ -56,10 +56,11 @@ WARM_UP_STEPS = 4
 def listening_part(config: EngineConfig, device: torch.device, progress: Progress) -> ModelPart:
     """Return the model that listens, or raise ModelError with one line for a person."""
     check_task("asr_model", config.asr_model, "asr")
-    path = store.resolve(
+    path = store.load_path(
         config.asr_model,
         mirrors=config.mirrors,
         progress=lambda done: progress("fetching the listening model", done),
+        checking=lambda done: progress("checking the listening model", done),
     )
     weights = open_weights(path)
     mode = listening_mode(config, weights.config, device)
@@ -136,11 +137,15 @@ def speaking_part(config: EngineConfig, device: torch.device, progress: Progress
     """Return the model that speaks, or raise ModelError with one line for a person."""
     threads = config.threads or len(os.sched_getaffinity(0))
     if config.tts_model == HIBARI:
+        store.check_files(HIBARI, progress=lambda done: progress("checking the voice", done))
         model, engine = _hibari(threads, device, progress)
     else:
         check_task("tts_model", config.tts_model, "tts")
-        path = store.resolve(
-            config.tts_model, mirrors=config.mirrors, progress=lambda done: progress("fetching the voice", done)
+        path = store.load_path(
+            config.tts_model,
+            mirrors=config.mirrors,
+            progress=lambda done: progress("fetching the voice", done),
+            checking=lambda done: progress("checking the voice", done),
         )
         if is_talker(path):
             return talking_part(config, path, device, progress)

@@ -178,8 +178,11 @@ def _try_kernels(config: EngineConfig, device: torch.device, progress: Progress)
 
 def _open_chat_model(config: EngineConfig, progress: Progress) -> OpenedWeights:
     check_task("model", config.model, "chat")
-    path = store.resolve(
-        config.model, mirrors=config.mirrors, progress=lambda done: progress("fetching the model", done)
+    path = store.load_path(
+        config.model,
+        mirrors=config.mirrors,
+        progress=lambda done: progress("fetching the model", done),
+        checking=lambda done: progress("checking the model", done),
     )
     weights = open_weights(path)
     architecture_of(weights.config)

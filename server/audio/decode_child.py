@@ -55,13 +55,14 @@ def warm_up() -> None:
             pass
 
 
-def confine(more_bytes: int, cpu_s: int) -> None:
-    """Limit this process to `more_bytes` more memory and `cpu_s` of CPU time, and forbid it to open files."""
+def confine(more_bytes: int, cpu_s: int | None) -> None:
+    """Limit this process to `more_bytes` more memory and `cpu_s` of CPU time, if any; forbid it to open files."""
     statm = Path("/proc/self/statm")
     if statm.exists():  # without it the process's size is unknown, and only the time limit holds
         size = int(statm.read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + more_bytes, size + more_bytes))
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+    if cpu_s is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))

@@ -26,7 +26,12 @@ CHILD = (sys.executable, "-P", "-m", "voxlane.server.audio.decode_child")
 # One thread: more threads in numpy's libraries would only take address space.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
 # The child gets only these variables of our environment: no API keys.
-_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+_KEPT = ("PATH", "PYTHONPATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+
+
+def child_environment() -> dict[str, str]:
+    """Return the environment of a process that decodes: nothing secret is in it."""
+    return {name: os.environ[name] for name in _KEPT if name in os.environ} | _ENVIRONMENT
 
 
 class AudioDecoder:
@@ -63,7 +68,7 @@ class AudioDecoder:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _KEPT if name in os.environ} | _ENVIRONMENT,
+            env=child_environment(),
             start_new_session=True,
         )
         assert process.stdin is not None

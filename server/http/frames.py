@@ -29,6 +29,7 @@ REFUSAL = "voxlane.refusal"
 _EXTENSION = "voxlane.frames"
 _CONTINUATION, _CLOSE = 0, 8
 _MASK_BYTES = 4
+_UNDECODABLE = 1007
 _FINAL, _MASKED = 0x80, 0x80  # bits of the first and the second byte
 _MESSAGES = (0x81, 0x82)  # first bytes: a whole text, whole bytes
 _UNREAD_MESSAGE, _UNREAD_BY_PEER = 1, 2  # reasons to hand on nothing: bits
@@ -169,6 +170,16 @@ class CountedFrames(WebSocketsSansIOProtocol):
         self.frames = [apply_mask(data[mask + _MASK_BYTES : end], data[mask : mask + _MASK_BYTES])]
         self.send_receive_event_to_app()
 
+    def send_receive_event_to_app(self) -> None:
+        """Give a message to the application; close with 1007 for a text that is not UTF-8."""
+        if self.curr_msg_data_type == "text" and not self.close_sent and not _is_utf8(b"".join(self.frames)):
+            self.logger.warning("A text message that is not UTF-8.")  # uvicorn would write a traceback
+            self.frames = []
+            self.conn.send_close(_UNDECODABLE)
+            self.handle_parser_exception()
+            return
+        super().send_receive_event_to_app()
+
     def _wait_with(self, data: bytes, at: int, *, blocked: bool) -> None:
         """Keep what could not be handed on, and read on if nothing is in the way."""
         if self._transport.is_closing():
@@ -238,6 +249,16 @@ class CountedFrames(WebSocketsSansIOProtocol):
         self._refused = True
         self.frames = []  # of an unfinished message
         self.queue.put_nowait(cast(Any, {"type": "websocket.receive", REFUSAL: error}))
+
+
+def _is_utf8(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _frame_bytes(data: bytes, at: int) -> int:

@@ -1,5 +1,7 @@
 """Limit the time of an HTTP connection outside of its requests: before a head is complete, and after an answer.
 
+Requests that cannot be read are answered with 400 and end their connection (framing.py).
+
 uvicorn waits for ever, for a head and for the rest of a body that was answered unread, and the number of connections is
 limited: a client that opens them all and sends nothing more would keep every other client out.
 """
@@ -16,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from voxlane.server import limits
 from voxlane.server.http.connections import OpenConnections
+from voxlane.server.http.framing import StrictConnection, is_ascii
 from voxlane.server.http.transports import HttpTransport
 
 _EXTENSION = "voxlane.body_pending"
@@ -34,6 +37,7 @@ class HeadInTime(H11Protocol):
 
     def __init__(self, opened: OpenConnections, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.conn = StrictConnection(limits.HEAD_BYTES)
         self._opened = opened
         self._address = ""
 
@@ -48,6 +52,7 @@ class HeadInTime(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Keep the time limit while a head is incomplete; a WebSocket has none after its head."""
         if self._transport.lingering:
+            self._transport.rest(limits.LINGER_REST_SECONDS)
             return
         super().data_received(data)
         upgraded = self.transport.get_protocol() is not self
@@ -63,6 +68,24 @@ class HeadInTime(H11Protocol):
         super().handle_events()
         if self.scope is not None:  # its task has not run yet
             self.scope["extensions"] = {_EXTENSION: cast(dict[object, object], self.body_pending)}
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Refuse a handshake that the WebSocket library cannot read."""
+        if is_ascii(event):
+            super().handle_websocket_upgrade(event)
+        else:
+            self.logger.warning("A WebSocket handshake with headers that are not ASCII.")
+            self.send_400_response("The headers of a WebSocket handshake must be ASCII.")
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that cannot be read, unless its answer has begun; end the connection and its request."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
 
     def body_pending(self) -> bool:
         """Return whether a part of a body is still to come."""

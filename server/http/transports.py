@@ -70,6 +70,7 @@ class HttpTransport(BoundedTransport):
     """
 
     lingering = False
+    _resting: asyncio.TimerHandle | None = None
 
     def linger(self, seconds: float) -> None:
         """Send what waits, then the end; read on until the peer ends its side or the time is over."""
@@ -77,6 +78,24 @@ class HttpTransport(BoundedTransport):
         if self.inner.can_write_eof():  # TLS cannot
             self.inner.write_eof()
         self._abort_later(seconds)
+
+    def rest(self, seconds: float) -> None:
+        """Read nothing for a while: bytes that no request needs may not take the time of others."""
+        if self._resting is None and not self.inner.is_closing():
+            self.inner.pause_reading()
+            self._resting = asyncio.get_running_loop().call_later(seconds, self._go_on)
+
+    def lost(self) -> None:
+        """Note that the connection is gone."""
+        super().lost()
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
+
+    def _go_on(self) -> None:
+        self._resting = None
+        if not self.inner.is_closing():
+            self.inner.resume_reading()
 
     def is_closing(self) -> bool:
         """Return whether nothing more can be written."""

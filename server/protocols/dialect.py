@@ -77,7 +77,15 @@ class Complaint:
     ref: str = ""  # the client's id of its message
 
 
-Incoming = ClientEvent | Hello | ClientPing | Bye | Starved | Complaint
+@dataclass(frozen=True, slots=True)
+class OpusPacket:
+    """Microphone sound whose framing is right; it is decoded outside of this process and then becomes Audio."""
+
+    data: bytes
+
+
+Decoded = ClientEvent | Hello | ClientPing | Bye | Starved | Complaint
+Incoming = OpusPacket | Decoded
 
 
 # ---- to the client, beside ServerEvent

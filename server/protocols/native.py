@@ -26,12 +26,20 @@ from voxlane.server.protocols.dialect import (
     Dialect,
     Hello,
     Incoming,
+    OpusPacket,
     Outgoing,
     Packet,
     RateLimits,
 )
 from voxlane.server.protocols.settings import as_map, configured
-from voxlane.server.protocols.sound import LatePacket, Loudspeaker, Microphone, SoundPiece, check_format
+from voxlane.server.protocols.sound import (
+    LatePacket,
+    Loudspeaker,
+    Microphone,
+    PacketMicrophone,
+    SoundPiece,
+    check_format,
+)
 from voxlane.server.validation import InvalidValue, checked
 
 SUBPROTOCOL = "voxlane.v1"
@@ -169,7 +177,7 @@ class Native:
     def __init__(self, hello: Hello, session_rate: int) -> None:
         self.formats = hello.input, hello.output
         self._config = hello.config
-        self._microphone = Microphone(hello.input)
+        self._microphone = PacketMicrophone() if hello.input.codec == "opus" else Microphone(hello.input)
         self._loudspeaker = Loudspeaker(hello.output, session_rate)
 
     def heard_s(self) -> float:
@@ -187,6 +195,9 @@ class Native:
             _count(name, fields, 1)
             if not isinstance(fields[0], bytes):
                 raise BadMessage("audio: not bin")
+            if isinstance(self._microphone, PacketMicrophone):
+                self._microphone.push(fields[0])
+                return [OpusPacket(fields[0])]
             pcm = self._microphone.push(fields[0])
             return [client_events.Audio(pcm)] if pcm else []
         if name not in _READERS:

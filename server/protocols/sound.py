@@ -15,7 +15,8 @@ from msgspec import structs
 from voxlane.codecs.errors import AudioError
 from voxlane.codecs.g711 import decode_alaw, decode_mulaw, encode_alaw, encode_mulaw
 from voxlane.codecs.g722 import G722Decoder
-from voxlane.codecs.opus import DECODED_RATE, OpusDecoder, OpusEncoder
+from voxlane.codecs.opus import DECODED_RATE, OpusEncoder
+from voxlane.codecs.opus_packets import packet_samples
 from voxlane.codecs.pcm import Floats, decode_pcm16, encode_pcm16
 from voxlane.codecs.resample import Resampler
 from voxlane.engine.api import LISTEN_RATE, SpokenWord
@@ -45,11 +46,10 @@ def check_format(form: AudioFormat, *, incoming: bool) -> None:
 
 
 class Microphone:
-    """Converts a client's sound to the session's format."""
+    """Converts a client's sound to the session's format; all but Opus, which PacketMicrophone counts."""
 
     def __init__(self, form: AudioFormat) -> None:
         self._codec = form.codec
-        self._opus = OpusDecoder() if form.codec == "opus" else None
         self._g722 = G722Decoder() if form.codec == "g722" else None
         self._resampler = Resampler(form.rate, LISTEN_RATE)
         self._straight = form == AudioFormat("pcm16", LISTEN_RATE)
@@ -78,14 +78,31 @@ class Microphone:
                     return decode_mulaw(data)
                 case "alaw":
                     return decode_alaw(data)
-                case "opus":
-                    assert self._opus is not None
-                    return self._opus.decode(data)
                 case "g722":
                     assert self._g722 is not None
                     return self._g722.decode(data)
                 case _:
                     return decode_pcm16(data)
+        except AudioError as error:
+            raise BadMessage(str(error)) from error
+
+
+class PacketMicrophone:
+    """Checks and counts a client's Opus packets; another process decodes them."""
+
+    def __init__(self, heard_s: float = 0.0) -> None:
+        self._before_s = heard_s  # seconds of sound on another server
+        self._heard = 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of sound so far."""
+        return self._before_s + self._heard / DECODED_RATE
+
+    def push(self, packet: bytes) -> None:
+        """Take the client's next packet, or raise BadMessage."""
+        try:
+            self._heard += packet_samples(packet)
         except AudioError as error:
             raise BadMessage(str(error)) from error
 

@@ -14,7 +14,9 @@ from typing import cast
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from voxlane.codecs.errors import InvalidAudio
 from voxlane.server import limits
+from voxlane.server.audio.opus_process import OpusStream
 from voxlane.server.auth import key_matches
 from voxlane.server.conversation.client_events import Audio, ConfigureSession, Played, Respond
 from voxlane.server.errors import (
@@ -39,12 +41,13 @@ from voxlane.server.protocols.dialect import (
     ClientPing,
     Complaint,
     ConnectionEnd,
+    Decoded,
     Dialect,
     Farewell,
     GoAway,
     Handshake,
     Hello,
-    Incoming,
+    OpusPacket,
     ServerPong,
     SessionReady,
     Starved,
@@ -119,6 +122,7 @@ class Connection:
         self._warned = False
         self._taken_over = False  # another connection has resumed the conversation
         self._watch: asyncio.TimerHandle | None = None
+        self._opus: OpusStream | None = None  # made for the first packet
 
     # ---- life
 
@@ -133,6 +137,8 @@ class Connection:
         finally:
             if self._watch is not None:
                 self._watch.cancel()
+            if self._opus is not None:
+                self._opus.close()
             self._part(code, error)
         if error is not None or code == DONE:
             await self._close(code, error)
@@ -273,14 +279,21 @@ class Connection:
                         return None
                     if place and isinstance(incoming, Audio):
                         await asyncio.sleep(0)  # a message may hold half a minute of sound: let other tasks run
-                    self._handle(conversation, incoming)
+                    event = await self._decoded(incoming) if isinstance(incoming, OpusPacket) else incoming
+                    self._handle(conversation, event)
                 await asyncio.sleep(0)  # messages that came together must not block other tasks
-        except BadMessage as error:
+        except (BadMessage, InvalidAudio) as error:
             return InvalidRequest(str(error))
         except VoxlaneError as error:
             return error
 
-    def _handle(self, conversation: Conversation, incoming: Incoming) -> None:
+    async def _decoded(self, packet: OpusPacket) -> Audio:
+        """Return the sound of a packet."""
+        if self._opus is None:
+            self._opus = self._registry.opus.stream()
+        return Audio(await self._opus.decode(packet.data))
+
+    def _handle(self, conversation: Conversation, incoming: Decoded) -> None:
         if self._taken_over:  # while other tasks ran
             return
         if not isinstance(incoming, Audio):  # audio may have been sent before `ready` came
@@ -288,7 +301,8 @@ class Connection:
         match incoming:
             case Audio():
                 self._check_audio_rate(conversation)
-                conversation.feed(incoming)
+                if incoming.pcm:
+                    conversation.feed(incoming)
             case Played():
                 conversation.played(incoming)
             case Starved(epoch):

@@ -14,6 +14,7 @@ from datetime import date
 from voxlane.engine.api import Ready as EngineReady
 from voxlane.engine.api import has_phonemes
 from voxlane.server import limits
+from voxlane.server.audio.opus_process import OpusProcess
 from voxlane.server.audio.voices import find_voice, language_named, names, sayable, served_name
 from voxlane.server.config import Config
 from voxlane.server.conversation.client_events import ConfigureSession
@@ -55,6 +56,7 @@ class SessionRegistry:
         self.config = config.voice
         self.tokens = Tokens()
         self.secrets = ClientSecrets()
+        self.opus = OpusProcess()
         self._engine = engine
         self._metrics = metrics
         self._server = server
@@ -158,10 +160,7 @@ class SessionRegistry:
         if not ready.model and self._remote is None:
             raise ModelNotFound("This server has no model that converses.")
         config = self.checked(hello.config, any_voice=dialect.any_voice)
-        while len(self._conversations) >= self.config.sessions:
-            if not self._parked:
-                raise Full(detail="voice.sessions")
-            self.close(self._conversations[next(iter(self._parked))])  # the oldest parked one may never be resumed
+        self._make_room(address)
         session = Session(
             f"voice-{secrets.token_hex(8)}",
             config,
@@ -184,6 +183,23 @@ class SessionRegistry:
         self._metrics.sessions.inc()
         self._empty.clear()
         return conversation
+
+    def _make_room(self, address: str) -> None:
+        """Close parked conversations until there is room for one more of an address; raise Full if none can be closed.
+
+        An address that has all its conversations loses its own oldest parked one. In a full house the address with the
+        most parked conversations loses its oldest: one client cannot push out the conversations of the others.
+        """
+        own = sum(one.address == address for one in self._conversations.values())
+        parked = [self._conversations[name] for name in self._parked]
+        mine = [one for one in parked if one.address == address]
+        if own >= self.config.sessions_per_address and mine:
+            self.close(mine[0])
+        elif len(self._conversations) >= self.config.sessions:
+            if not parked:
+                raise Full(detail="voice.sessions")
+            most, _ = Counter(one.address for one in parked).most_common(1)[0]
+            self.close(next(one for one in parked if one.address == most))
 
     def _new_history(self, ready: EngineReady) -> History:
         """Return an empty history, sized for the chat model."""
@@ -300,5 +316,6 @@ class SessionRegistry:
         """End everything."""
         for conversation in list(self._conversations.values()):
             self.close(conversation)
+        await self.opus.aclose()
         if self._remote is not None:
             await self._remote.aclose()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import av
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
+from examples import examples
+from hypothesis import given, settings
 
 from voxlane.codecs.errors import CodecMissing, InvalidAudio, UnsupportedAudio
-from voxlane.codecs.opus import MAX_PACKET_BYTES, RATES, OpusDecoder, OpusEncoder
+from voxlane.codecs.opus import RATES, OpusDecoder, OpusEncoder
+from voxlane.codecs.opus_packets import MAX_PACKET_BYTES, packet_samples
 
 from .signals import noise, tone
 
@@ -78,3 +81,23 @@ def test_without_pyav_the_error_names_the_extra(without_pyav: None) -> None:
     for make in (OpusDecoder, lambda: OpusEncoder(48_000)):
         with pytest.raises(CodecMissing, match=r"\.\[opus\]"):
             make()
+
+
+@given(
+    st.integers(0, 255),
+    st.none() | st.sampled_from([0, 1, 2, 3, 6, 48, 0x41, 0x42, 0x81, 0x83, 0xC2]),
+    st.binary(max_size=300),
+)
+@settings(max_examples=examples(3000))
+def test_the_framing_is_read_as_libopus_reads_it(first: int, second: int | None, rest: bytes) -> None:
+    packet = bytes([first] if second is None else [first, second]) + rest
+    # Libopus itself, without the check before it.
+    try:
+        decoded = sum(frame.samples for frame in OpusDecoder()._context.decode(av.Packet(packet)))
+    except av.FFmpegError:
+        decoded = None
+    try:
+        said = packet_samples(packet)
+    except InvalidAudio:
+        said = None
+    assert said == decoded

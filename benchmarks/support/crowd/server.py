@@ -1,4 +1,4 @@
-"""The server that many_sessions.py and phone.py measure: the real one with another engine and a probe of its loop.
+"""The server that many_sessions.py, floods.py and phone.py measure: the real one, another engine, a probe of its loop.
 
 It prints its port, and for every line of input the figures since the line before. It imports what `voxlane serve`
 imports and no more: torch's objects alone would double the work of the garbage collector.
@@ -7,6 +7,7 @@ imports and no more: torch's objects alone would double the work of the garbage 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 import time
@@ -50,13 +51,15 @@ async def serve(engine: str) -> None:
     await server.start()
     try:
         await link.wait_ready()
+        gc.collect()
+        gc.freeze()  # as `voxlane serve` does
         print(listener.getsockname()[1], flush=True)
         task = asyncio.create_task(probe())
         loop = asyncio.get_running_loop()
         while await loop.run_in_executor(None, sys.stdin.readline):
             ordered, own = sorted(lags) or [0.0], sorted(works) or [0.0]
             report = {f"p{share}": percentile(ordered, share / 100) for share in (50, 95, 99)}
-            report |= {"max": ordered[-1], "own_p99": percentile(own, 0.99)}
+            report |= {"max": ordered[-1], "own_p99": percentile(own, 0.99), "own_max": own[-1]}
             report |= {"memory_kib": memory_kib(), "server_s": time.process_time()}
             report["engine_s"] = processor_s(link.pid) if link.pid is not None else 0.0
             print(json.dumps(report), flush=True)

@@ -7,13 +7,17 @@ import json
 import random
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
 import jsonschema
 import pytest
 from drive import PROMPTS, Driver, chat_config, complete
+from examples import examples
 from full_pool import empty_prefix_cache, shrink
+from hypothesis import given, settings
 from simulation import Letters, Simulation, expected_text
 
 from voxlane.engine.api import Cancel, ChatMessage, Pause, Refused, Resume, SamplingParams, Submit
@@ -51,6 +55,13 @@ class Characters:
 def constraint(schema: dict[str, Any], vocabulary: int = Characters.vocab_size):
     grammar = Grammars(Characters(), vocabulary).compile(json_grammar(schema)).result(DEADLINE_S)
     return grammar.constraint(start=0)
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Grammars]:
+    grammars = Grammars(Characters(), Characters.vocab_size)
+    yield grammars
+    grammars.close()
 
 
 def written(text: str) -> list[int]:
@@ -226,6 +237,8 @@ def test_a_chain_of_references_as_long_as_allowed_does_not_overflow_the_compiler
         ({"type": "string", "pattern": "(?<=SECRET)x"}, "pattern"),
         ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "satisfied"),
         ({"enum": []}, "satisfied"),
+        ({"type": "string", "format": ["SECRET"]}, "format"),
+        ({"properties": {"a": {"format": {"SECRET": 1}}}}, "format"),
         ({"$ref": "#"}, "enforced"),
         ({"type": "integer", "multipleOf": 999_999_937}, "complex"),
         ({"allOf": [{"anyOf": [{"required": [f"{n}{m}"]} for m in range(4)]} for n in range(12)]}, "complex"),
@@ -235,6 +248,31 @@ def test_a_schema_that_cannot_be_enforced_is_refused_with_a_reason_and_no_conten
     with pytest.raises(SchemaError, match=reason) as refusal:
         constraint(schema)
     assert "SECRET" not in str(refusal.value)
+
+
+KEYWORDS = (
+    "type", "format", "properties", "required", "items", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "$defs",
+    "pattern", "minLength", "minimum", "multipleOf", "additionalProperties", "patternProperties", "prefixItems",
+    "minItems", "not", "$schema", "$id", "x-guidance", "default",
+)  # fmt: skip
+VALUES = st.sampled_from(
+    ["object", "string", "array", "date", "#", "#/$defs/a", "(", "", None, True, 0, -1, 1.5, 10**40]
+)
+SCHEMAS = st.recursive(
+    VALUES,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from((*KEYWORDS, "a")), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=examples(600), deadline=None)
+@given(st.dictionaries(st.sampled_from(KEYWORDS), SCHEMAS, min_size=1, max_size=3))
+def test_whatever_calls_itself_a_schema_is_compiled_or_refused(made: Grammars, schema: dict[str, Any]) -> None:
+    with suppress(SchemaError):
+        checked = read(json.dumps(schema))
+        made.compile(json_grammar(checked)).result(DEADLINE_S)
+    with suppress(SchemaError):
+        made.compile(call_grammar([("f", {"type": "object", **schema})], "arguments")).result(DEADLINE_S)
 
 
 def test_a_call_is_to_one_of_the_tools_and_references_stay_their_own() -> None:
@@ -378,7 +416,8 @@ def test_nothing_is_guessed_for_a_bound_request(driver: Driver, engine: Assembly
 @pytest.mark.weights
 def test_a_bad_schema_is_refused_and_its_neighbour_served(driver: Driver) -> None:
     driver.send(bound("bad", {"not": {}}), bound("good", {"const": "yes"}), bound("again", {"not": {}}))
+    driver.send(bound("odd", {"format": []}))
     driver.run()
-    assert driver.end("bad").code == driver.end("again").code == "bad_request"
+    assert driver.end("bad").code == driver.end("again").code == driver.end("odd").code == "bad_request"
     assert driver.text("good") == '"yes"'
     assert driver.end("good").reason == "eos"

@@ -8,6 +8,7 @@ import pytest
 
 from voxlane.codecs.encode import SpeechFormat
 from voxlane.engine.api import Priority, SpeakParams
+from voxlane.server import limits
 from voxlane.server.api import speech_request, transcription_request
 from voxlane.server.api.speech_request import SpeechRequest
 from voxlane.server.api.transcription_request import TranscriptionRequest
@@ -141,6 +142,14 @@ def test_mistakes_with_a_text_name_the_parameter(body: dict[str, Any], param: st
     with pytest.raises(VoxlaneError, match=says) as caught:
         say(**body)
     assert caught.value.param == param
+
+
+def test_a_text_of_digits_is_limited_by_how_long_it_is_spoken() -> None:
+    most = limits.SPEECH_CHARACTERS
+    with pytest.raises(InvalidRequest, match="digits") as refused:
+        speech_request.parse({"input": "7" * 20_000}, most, VOICES, ALL)
+    assert refused.value.param == "input"
+    assert speech_request.parse({"input": "seven " * 15_000 + "7" * 5_000}, most, VOICES, ALL)
 
 
 def test_without_an_encoder_the_default_is_wav_and_mp3_says_what_is_missing() -> None:

@@ -169,6 +169,32 @@ async def test_without_a_key_a_message_has_few_pieces(serving: Any, monkeypatch:
         assert parsed.turns.total() <= limits.FIRST_FRAMES + 1
 
 
+NOT_UTF8 = {
+    "a text": frame(Opcode.TEXT, b'{"type": "\xff"}'),
+    "in pieces": frame(Opcode.TEXT, b"\xc3", fin=False) + frame(Opcode.CONT, b"("),
+    "a reason": frame(Opcode.CLOSE, b"\x03\xe8\xff\xfe"),
+    "half a code": frame(Opcode.CLOSE, b"\x03"),
+}
+
+
+@pytest.mark.parametrize("path", ["/v1/voice", "/v1/realtime", "/v1/phone"])
+@pytest.mark.parametrize("sent", NOT_UTF8)
+async def test_what_is_not_utf8_is_closed_in_one_line(
+    serving: Any, caplog: pytest.LogCaptureFixture, path: str, sent: str
+) -> None:
+    async with serving() as running, bystander(running), raw(running, path) as peer:
+        peer.writer.write(NOT_UTF8[sent])
+        assert await peer.close_code() in (1007, 1002)
+    assert not any(record.exc_info or "\n" in record.getMessage() for record in caplog.records)
+
+
+async def test_a_character_in_two_pieces_is_whole(serving: Any) -> None:
+    said = '{"type": "é"}'.encode()
+    async with serving() as running, raw(running, "/v1/realtime") as peer:
+        peer.writer.write(frame(Opcode.TEXT, said[:11], fin=False) + frame(Opcode.CONT, said[11:]))
+        assert b'"error"' in await peer.reader.readuntil(b"invalid_request_error")
+
+
 async def test_an_endless_message_ends(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     without_refill(monkeypatch, frames_burst=1 << 20)
     async with serving() as running, raw(running) as client:

@@ -156,6 +156,19 @@ async def test_an_answer_is_not_lost_under_a_large_body(serving: Any) -> None:
         writer.close()
 
 
+async def test_the_rest_of_a_body_passes_slowly(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LINGER_REST_SECONDS", 3600)
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.listener.getsockname()[1])
+        await eventually(lambda: server.http._server.server_state.connections)
+        (connection,) = server.http._server.server_state.connections
+        writer.write(b"POST /v1/nowhere HTTP/1.1\r\n" + DECLARED)
+        assert (await _answer(reader)).startswith(b"http/1.1 404")
+        writer.write(b"x")
+        await eventually(lambda: not connection._transport.inner.is_reading())  # until its time is over
+        writer.close()
+
+
 async def test_a_body_that_came_whole_keeps_the_connection(serving: Any) -> None:
     async with serving() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.listener.getsockname()[1])

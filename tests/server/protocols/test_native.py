@@ -19,14 +19,23 @@ from hypothesis import given
 
 from voxlane.codecs.opus import OpusDecoder, OpusEncoder
 from voxlane.codecs.pcm import decode_pcm16, encode_pcm16
-from voxlane.codecs.resample import resample
+from voxlane.codecs.resample import Resampler, resample
 from voxlane.engine.api import ChatMessage, SpokenWord, Tool, ToolUse
 from voxlane.server import errors
 from voxlane.server.client import FIELDS
 from voxlane.server.conversation import client_events, server_events
 from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.protocols import dialect, native, settings
-from voxlane.server.protocols.dialect import AudioFormat, BadMessage, Bounds, Capabilities, Hello, Packet, SessionReady
+from voxlane.server.protocols.dialect import (
+    AudioFormat,
+    BadMessage,
+    Bounds,
+    Capabilities,
+    Hello,
+    OpusPacket,
+    Packet,
+    SessionReady,
+)
 from voxlane.server.protocols.native import Native, read_hello
 from voxlane.server.protocols.settings import as_map, configured
 from voxlane.server.protocols.sound import Loudspeaker
@@ -411,6 +420,13 @@ def test_a_new_reply_begins_at_nothing() -> None:
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: f"{form.codec}-{form.rate}")
 def test_the_session_hears_what_was_said(form: AudioFormat) -> None:
+    decoder, resampler = OpusDecoder(), Resampler(48_000, 16_000)
+
+    def listened(event: Any) -> bytes:
+        if isinstance(event, OpusPacket):  # what the process that decodes does with it
+            return encode_pcm16(resampler.push(decoder.decode(event.data)))
+        return event.pcm
+
     speaker, sound = Loudspeaker(form, RATE), encode_pcm16(tone(24_000, RATE))
     pieces = [
         piece
@@ -419,7 +435,7 @@ def test_the_session_hears_what_was_said(form: AudioFormat) -> None:
     ]
     sent = [bytes(piece.packet or piece.data) for piece in pieces + speaker.finish(1, 24_000)[0]]
     one = codec(input=form)
-    heard = b"".join(event.pcm for data in sent for event in one.decode(msgpack.packb(("audio", data))))
+    heard = b"".join(listened(event) for data in sent for event in one.decode(msgpack.packb(("audio", data))))
     assert one.heard_s() == pytest.approx(1.0, abs=0.05)
     samples = decode_pcm16(heard)
     assert len(samples) == pytest.approx(16_000, abs=800)

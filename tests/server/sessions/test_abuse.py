@@ -188,6 +188,57 @@ async def test_a_full_house_says_when_to_come_back(serving: Any, voice: VoiceCon
         await (await Peer.open(running.url, MANUAL)).bye()
 
 
+async def _left(running: Any, address: str) -> str:
+    """Open a conversation from an address, break its connection, and return the token that resumes it."""
+    before = len(running.service.sessions._parked)
+    peer = await Peer.open(running.url, MANUAL, local_addr=(address, 0))
+    token = peer.ready["token"]
+    peer.drop()
+    await eventually(lambda: not running.service.sessions._sockets)
+    assert len(running.service.sessions._parked) in (before, before + 1)
+    return str(token)
+
+
+async def _resumes(running: Any, token: str) -> bool:
+    peer = await Peer.open(running.url)
+    await peer.send("hello", {"resume": token})
+    resumed = (await peer.next())[0] == "ready"
+    await (peer.bye() if resumed else peer.closed())
+    return resumed
+
+
+@pytest.mark.parametrize(
+    ("voice", "floods"),
+    [
+        (VoiceConfig(sessions=1024, sessions_per_address=4), ("127.0.0.1",)),
+        (VoiceConfig(sessions=6, sessions_per_address=6), ("127.0.0.1",)),
+        (VoiceConfig(sessions=6, sessions_per_address=3), ("127.0.0.1", "127.0.0.3")),
+    ],
+    ids=["its own share", "a full house", "two floods"],
+)
+async def test_parked_conversations_of_one_address_push_out_no_other(
+    serving: Any, voice: VoiceConfig, floods: tuple[str, ...]
+) -> None:
+    async with serving(voice=voice) as running:
+        other = await _left(running, "127.0.0.2")
+        for _ in range(8):
+            mine = [await _left(running, address) for address in floods]
+        assert len(running.service.sessions) <= voice.sessions_per_address * len(floods) + 1
+        assert await _resumes(running, other)
+        assert await _resumes(running, mine[-1])
+
+
+async def test_an_address_with_all_its_conversations_connected_evicts_none(serving: Any) -> None:
+    async with serving(voice=VoiceConfig(sessions=3, sessions_per_address=2)) as running:
+        other = await _left(running, "127.0.0.2")
+        peers = [await Peer.open(running.url, MANUAL) for _ in range(2)]
+        with pytest.raises(InvalidStatus):
+            await Peer.open(running.url)
+        for peer in peers:
+            await peer.bye()
+        assert await _resumes(running, other)
+
+
 async def test_nobody_compresses(serving: Any) -> None:
     async with serving() as running:
         peer = await Peer.open(running.url, MANUAL, compression="deflate")

@@ -1,0 +1,64 @@
+"""docs/security.md names tests that exist, and names one for each threat and each of the sixteen defects."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+PAGE = (TESTS.parent / "docs" / "security.md").read_text(encoding="utf-8")
+NAMED = re.compile(r"`([\w/]+\.py)(?:::(\w+))?`")
+COMING = {
+    "server/engine_client/test_hung_engine.py",
+    "server/sessions/test_journal.py",
+    "server/sessions/test_client_secrets.py::test_a_wall_clock_that_jumps_changes_no_expiry",
+    "server/tenants/test_tenants_served.py",
+}
+"""Tests of defects that are being mended; none of them may exist already."""
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Return the cells of each row of the table under a heading."""
+    part = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in part.splitlines() if line[:2] == "| "][
+        1:
+    ]
+
+
+ROWS = rows("Threats, controls, tests") + rows("Sixteen defects and their tests")
+
+
+def functions(path: Path) -> set[str]:
+    """Return the names of the functions in a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+
+
+def exists(file: str, name: str) -> bool:
+    """Return whether a test, or a file of tests, is there; a file may be named from tests/ or from tests/server/."""
+    found = [path for path in (TESTS / file, TESTS / "server" / file) if path.is_file()]
+    return bool(found) and (not name or name in functions(found[0]))
+
+
+def coming(file: str, name: str) -> bool:
+    return bool(COMING & {file, f"{file}::{name}"})
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0][:40])
+def test_each_row_names_tests_that_exist(row: list[str]) -> None:
+    _, control, tests = row
+    assert control
+    named = NAMED.findall(tests)
+    assert named
+    assert [f"{file}::{name}" for file, name in named if not exists(file, name) and not coming(file, name)] == []
+
+
+def test_there_are_sixteen_defects() -> None:
+    assert len(rows("Sixteen defects and their tests")) == 16
+
+
+def test_what_has_come_is_no_more_coming() -> None:
+    assert [one for one in COMING if exists(*one.partition("::")[::2])] == []
