@@ -106,9 +106,11 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     config = _config(arguments)
     api_key, chat_key = _key(API_KEY_VARIABLE), _key(CHAT_KEY_VARIABLE)
-    if not api_key and not config.server.open and not is_loopback(config.server.host):
+    keyed = api_key or config.keys.file
+    if not keyed and not config.server.open and not is_loopback(config.server.host):
         raise ConfigError(
             f"server.host: {config.server.host} can be reached by others: set {API_KEY_VARIABLE}, "
+            "or file under [keys] (see `voxlane keys --help`), "
             "or open = true under [server] in the file of --config to serve every client"
         )
     log.set_up(config.server.log_level)

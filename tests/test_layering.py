@@ -34,7 +34,7 @@ PURE = {
     "server.lab.values",
     "server.phone.keypad", "server.phone.line_encoder", "server.phone.line_microphone", "server.phone.line_player",
     "server.phone.patience", "server.phone.phone_codec", "server.phone.signatures", "server.phone.tones",
-    "server.http.buckets", "server.sessions.outbound",
+    "server.http.buckets", "server.http.proxies", "server.sessions.outbound", "server.tenants.budget",
     "engine.audio.segmenter", "engine.audio.transcriber", "engine.jobs.admission", "engine.memory.blocks",
     "engine.text.detokenizer",
 }  # fmt: skip
@@ -67,8 +67,9 @@ ROOMS = {
         "jobs", "loop", "build", "process",
     ),
     "server": (
-        "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "engine_client", "metrics",
-        "audio", "protocols", "http", "sessions", "phone", "service", "api", "app", "client", "lab", "commands", "cli",
+        "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "tenants", "engine_client",
+        "metrics", "audio", "protocols", "http", "sessions", "phone", "service", "api", "app", "client", "lab",
+        "commands", "cli",
     ),
 }  # fmt: skip
 """The folders of each package and the files at its door, in order: each may import those before it."""

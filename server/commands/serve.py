@@ -121,7 +121,7 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
             # The objects made so far live as long as the process: a full collection need not visit them again.
             gc.collect()
             gc.freeze()
-            print(banner(ready, listener, with_key=bool(service.api_key)), flush=True)
+            print(banner(ready, listener, with_key=service.tenants.key_needed), flush=True)
             for neighbour in await neighbours:
                 print(advice(neighbour), flush=True)
             logger.info(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 
 from starlette.responses import Response
@@ -23,7 +24,8 @@ def error_body(error: VoxlaneError) -> dict[str, object]:
 
 def error_response(error: VoxlaneError) -> Response:
     """Return the answer for an error, with `retry-after` where another try helps."""
-    headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if error.retryable else {}
+    wait_s = max(RETRY_AFTER_SECONDS, math.ceil(error.retry_after_s))
+    headers = {"retry-after": str(wait_s)} if error.retryable else {}
     if error.http_status == 401:
         headers["www-authenticate"] = "Bearer"
     if error.http_status == 426:

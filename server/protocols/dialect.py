@@ -158,6 +158,7 @@ class ConnectionEnd:
     code: str
     message: str
     retryable: bool
+    retry_after_s: float = 0.0  # 0: the usual wait
 
 
 Outgoing = ServerEvent | SessionReady | ServerPong | GoAway | Farewell | Complaint | ConnectionEnd
