@@ -38,6 +38,12 @@ HANDSHAKES_PER_ADDRESS = 64
 """TLS handshakes of one address at one time; others of it wait. Each takes about a millisecond of the event loop. An
 address that begins them and falls silent delays its own clients alone."""
 
+ACCEPTS_PER_TURN = 64
+"""Connections that are accepted before other tasks run."""
+
+ACCEPT_PAUSE_SECONDS = 1.0
+"""Wait after a connection could not be accepted for want of descriptors, as asyncio has it."""
+
 TLS_CLOSE_SECONDS = 2.0
 """Time for a peer to confirm the end of TLS; then the connection is closed without it."""
 

@@ -54,7 +54,7 @@ ASYNC = {
     "server.engine_client.engine_process", "server.engine_client.packets", "server.engine_client.remote_chat",
     "server.engine_client.stream",
     "server.http.body", "server.http.frames", "server.http.heads", "server.http.middleware",
-    "server.http.request_limit", "server.http.transports",
+    "server.http.request_limit", "server.http.tls", "server.http.transports",
     "server.commands.lab", "server.lab.agents.server", "server.lab.holding", "server.lab.runner",
     "server.phone.call", "server.phone.incoming", "server.phone.sockets", "server.phone.tool_webhook",
     "server.sessions.connection", "server.sessions.conversation", "server.sessions.registry",
