@@ -237,10 +237,10 @@ class TlsListener:
 
     async def _readable(self, accepted: socket.socket) -> None:
         """Wait until something has come."""
-        came: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_reader(accepted, lambda: came.done() or came.set_result(None))
+        came = asyncio.Event()
+        self._loop.add_reader(accepted, came.set)
         try:
-            await came
+            await came.wait()
         finally:
             self._loop.remove_reader(accepted)
 

@@ -117,6 +117,7 @@ async def test_a_server_behind_a_proxy(
         await _ready(client)
         assert (await client.get("/v1/models")).status_code == 200
         assert f"client={ANNA} method=GET route=/v1/models status=200" in caplog.text
+        assert (await client.get("/metrics")).status_code == 403
         await _streams(client)
         document = await client.post("/v1/phone/twiml?token=open", data={"CallSid": "CA1"})
         assert f"wss://{url.removeprefix('https://')}/v1/phone" in document.text  # X-Forwarded-Proto and Host
