@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import ssl
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,11 @@ from certificates import Authority, common_name, write_pair
 from house import Running, start
 from peer import MANUAL, Peer, eventually
 
-from voxlane.server import limits
+from voxlane.server import app, limits
 from voxlane.server.config import LimitsConfig, ServerConfig
 from voxlane.server.errors import ConfigError
 from voxlane.server.http.tls import Certificate, Handshakes
+from voxlane.server.protocols.native import NATIVE
 
 
 @pytest.fixture(scope="module")
@@ -313,6 +317,67 @@ async def test_an_unread_body_is_not_waited_for(
         writer.close()
 
 
+# ---- floods
+
+PING = bytes([0x89, 0x80, 0, 0, 0, 0])
+LONG_PING = bytes([0x89, 0x80 | 125, 0, 0, 0, 0]) + bytes(125)
+UPGRADE = (
+    b"GET /v1/voice HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: voxlane.v1\r\n\r\n"
+)
+
+
+async def flood(server: Running, authority: Authority, *, reads: bool) -> None:
+    """Send pings without end, and read the answers or not; the server ends it, and keeps little."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, server.listener.getsockname())
+    reader, writer = await asyncio.open_connection(sock=sock, ssl=authority.client(), server_hostname="127.0.0.1")
+    writer.write(UPGRADE)
+    await reader.readuntil(b"\r\n\r\n")
+    port = sock.getsockname()[1]
+    connection = next(one for one in server.http._server.server_state.connections if one.client[1] == port)
+    if not reads:
+        writer.transport.pause_reading()
+        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    most = 0
+    writer.write((PING if reads else LONG_PING) * 20_000)
+    while not connection.disconnected:
+        if reads:
+            with contextlib.suppress(ConnectionError):
+                await reader.read(4096)
+        most = max(most, connection.transport.get_write_buffer_size() if not connection.transport.is_closing() else 0)
+        await asyncio.sleep(0.001)
+    assert most < 256 * 1024  # of 2.5 MB of answers
+    writer.transport.abort()
+
+
+def hasten(monkeypatch: pytest.MonkeyPatch, frames_burst: int) -> None:
+    changed = replace(NATIVE.rate_limits, frames_per_s=0.0, frames_burst=frames_burst)
+    monkeypatch.setattr(app, "NATIVE", replace(NATIVE, rate_limits=changed))
+    monkeypatch.setattr(limits, "SOCKET_WRITE_SECONDS", 0.2)
+    monkeypatch.setattr(limits, "VOICE_CLOSE_SECONDS", 0.1)
+
+
+@pytest.mark.parametrize(("reads", "burst", "code"), [(True, 600, "4429"), (False, 1 << 20, "4408")])
+async def test_floods_end_as_without_tls(
+    serving: Any,
+    tmp_path: Path,
+    authority: Authority,
+    monkeypatch: pytest.MonkeyPatch,
+    reads: bool,
+    burst: int,
+    code: str,
+) -> None:
+    hasten(monkeypatch, burst)
+    async with secured(serving, tmp_path, authority) as server:
+        await flood(server, authority, reads=reads)
+        closed = server.service.metrics.sockets_closed.labels(code)
+        await eventually(lambda: closed._value.get() == 1)
+
+
 # ---- the event loop of production
 
 
@@ -336,6 +401,8 @@ def test_all_of_it_runs_on_uvloop(tmp_path: Path, authority: Authority, monkeypa
             assert await certificate_shown(server, authority) == "second"
             assert (await peer.say("still here"))[-1][3] == "done"
             await peer.bye()
+            hasten(monkeypatch, 1 << 20)
+            await flood(server, authority, reads=False)
             monkeypatch.setattr(limits, "HANDSHAKE_SECONDS", 0.05)
             reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
             with contextlib.suppress(ConnectionResetError):
@@ -349,3 +416,14 @@ def test_all_of_it_runs_on_uvloop(tmp_path: Path, authority: Authority, monkeypa
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(visit())
+
+
+def test_the_command_says_what_is_wrong_and_does_not_start(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "voxlane.server.cli", "serve", "--port", "0"]
+    for flags, told in (
+        (["--tls-cert", "no.pem", "--tls-key", "no.key"], "voxlane: server.tls_cert: no.pem: No such file"),
+        (["--tls-cert", "no.pem"], "voxlane: server.tls_cert and server.tls_key must be given together"),
+    ):
+        ran = subprocess.run([*command, *flags], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+        assert ran.returncode == 2
+        assert ran.stderr.startswith(told)
