@@ -43,6 +43,8 @@ Codes and public texts only; `http/reply.py` and the dialects write them to the 
 
 from __future__ import annotations
 
+from voxlane.server import limits
+
 
 class VoxlaneError(Exception):
     """Carry a constant public text and a `hint` made of names and numbers; `detail` is only for the log.
@@ -58,13 +60,18 @@ class VoxlaneError(Exception):
     retryable = False
 
     def __init__(
-        self, hint: str = "", *, param: str | None = None, detail: str = "", retry_after_s: float = 0.0
+        self,
+        hint: str = "",
+        *,
+        param: str | None = None,
+        detail: str = "",
+        retry_after_s: int = limits.RETRY_AFTER_SECONDS,
     ) -> None:
         super().__init__(hint or self.text)
+        self.retry_after_s = retry_after_s  # when another try may help, where one helps at all
         self.hint = hint
         self.param = param
         self.detail = detail
-        self.retry_after_s = retry_after_s  # where it is known when another try helps
 
     @property
     def message(self) -> str:

@@ -191,7 +191,9 @@ class _Visit:
         client = self._scope.get("client") or ("-",)
         level = logging.DEBUG if route in _QUIET else logging.INFO
         fields = {"request": self._request_id, "client": client[0], "method": self._scope["method"], "route": route}
-        logger.log(level, line("http", **fields, status=self._status, code=self._code, seconds=seconds))
+        account = self._scope.get(_ACCOUNT)
+        tenant = None if account is None else account.name
+        logger.log(level, line("http", **fields, status=self._status, code=self._code, tenant=tenant, seconds=seconds))
 
 
 def account_of(scope: Scope) -> Account:

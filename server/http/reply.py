@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 
 from starlette.responses import Response
 
 from voxlane.server.errors import TooManyConnections, VoxlaneError
-from voxlane.server.limits import RETRY_AFTER_SECONDS
 
 
 def to_json(value: object) -> bytes:
@@ -24,8 +22,7 @@ def error_body(error: VoxlaneError) -> dict[str, object]:
 
 def error_response(error: VoxlaneError) -> Response:
     """Return the answer for an error, with `retry-after` where another try helps."""
-    wait_s = max(RETRY_AFTER_SECONDS, math.ceil(error.retry_after_s))
-    headers = {"retry-after": str(wait_s)} if error.retryable else {}
+    headers = {"retry-after": str(error.retry_after_s)} if error.retryable else {}
     if error.http_status == 401:
         headers["www-authenticate"] = "Bearer"
     if error.http_status == 426:

@@ -6,7 +6,6 @@ messages hold a map. Everything from a client is checked before it is used.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -268,8 +267,8 @@ def _played(_: Native, message: _Played) -> list[Incoming]:
     return [client_events.Played(message.epoch, message.samples), *starved]
 
 
-def _error(code: str, message: str, retryable: bool, retry_after_s: float = 0.0) -> tuple[object, ...]:
-    return code, message, retryable, max(RETRY_AFTER_SECONDS, math.ceil(retry_after_s)) if retryable else 0
+def _error(code: str, message: str, retryable: bool, wait_s: int = RETRY_AFTER_SECONDS) -> tuple[object, ...]:
+    return code, message, retryable, wait_s if retryable else 0
 
 
 _READERS: dict[str, tuple[type[Struct], Callable[[Native, Any], list[Incoming]]]] = {

@@ -233,7 +233,9 @@ class Connection:
         for packet in conversation.codec.encode(ready):
             conversation.outbound.put_first(packet)
         self._message_waits.set()
-        logger.info(line("voice open", session=conversation.name, client=self._address, resumed=bool(hello.resume)))
+        tenant = conversation.account.name
+        facts = {"session": conversation.name, "client": self._address, "tenant": tenant}
+        logger.info(line("voice open", **facts, resumed=bool(hello.resume)))
         if not hello.resume:
             conversation.open()
         self._set_watch()

@@ -62,12 +62,11 @@ class EngineCommands(Protocol):
 class Conversation:
     """One person's conversation."""
 
-    def __init__(self, session: Session, codec: Codec, address: str, metrics: Metrics, account: Account) -> None:
+    def __init__(self, session: Session, codec: Codec, address: str, metrics: Metrics) -> None:
         self.name = session.name
         self.session = session
         self.codec = codec
         self.address = address
-        self.account = account  # the tenant
         self.voice = session.config.voice  # as the client named it, even if it was deleted since
         self.outbound = Outbound(session.config.buffer_s)
         self.state: StateName = "listening"
@@ -75,8 +74,8 @@ class Conversation:
         self.acked: Played | None = None  # playback position, in the client's samples
         self.over = False
         self.channel: EngineCommands | None = None  # set by the registry
+        self.account = Account()  # the tenant; set by the registry
         self._metrics = metrics
-        self._tenant_audio = metrics.tenant_audio.labels(account.name)
         self._loop = asyncio.get_running_loop()
         self.began_s = self._loop.time()
         self._behind_s = 0.0  # seconds by which the session's clock is behind the loop's
@@ -128,7 +127,7 @@ class Conversation:
         """Process an event; a microphone's sound counts for its tenant, and ends the conversation over its limit."""
         if isinstance(event, Audio) and not self.over:
             seconds = len(event.pcm) / 2 / LISTEN_RATE
-            self._tenant_audio.inc(seconds)
+            self._metrics.tenant_audio.labels(self.account.name).inc(seconds)
             try:
                 self._metrics.tenant_limited(self.account.name, self.account.check_audio)
             except VoxlaneError as error:

@@ -177,7 +177,8 @@ class SessionRegistry:
         )
         codec = dialect.make(replace(hello, config=config), ready.speak_rate)
         self._metrics.tenant_limited(account.name, account.begin_conversation)
-        conversation = Conversation(session, codec, address, self._metrics, account)
+        conversation = Conversation(session, codec, address, self._metrics)
+        conversation.account = account
         if self._remote is None:
             conversation.channel = self._engine.channel(conversation.name, conversation.feed)
         else:

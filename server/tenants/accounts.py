@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from voxlane.engine.api import Priority
+from voxlane.server import limits
 from voxlane.server.config import PRIORITIES
 from voxlane.server.errors import ConfigError, Forbidden, KeyRevoked, QuotaReached, TenantFull, Unauthorized
 from voxlane.server.log import line
@@ -74,7 +76,7 @@ class Account:
         wait_s = self._requests.wait_s(now, 1)
         if wait_s:
             hint = f"This key has {self._record.requests_per_minute} requests a minute."
-            raise QuotaReached(hint, detail="requests_per_minute", retry_after_s=wait_s)
+            raise QuotaReached(hint, detail="requests_per_minute", retry_after_s=_whole(wait_s))
         self._requests.spend(1, now)
 
     def check_audio(self) -> None:
@@ -84,7 +86,7 @@ class Account:
         wait_s = self._audio_s.wait_s(self._clock())
         if wait_s:
             hint = f"This key has {self._record.audio_minutes_per_minute:g} minutes of sound a minute."
-            raise QuotaReached(hint, detail="audio_minutes_per_minute", retry_after_s=wait_s)
+            raise QuotaReached(hint, detail="audio_minutes_per_minute", retry_after_s=_whole(wait_s))
 
     def count_audio(self, seconds: float) -> None:
         """Count sound."""
@@ -214,3 +216,8 @@ class _Stamp:
 def _salt(hashed: str) -> str:
     """Return the cache salt of a key; it does not tell the key's hash."""
     return hashlib.blake2b(hashed.encode(), digest_size=16, person=b"voxlane salt").hexdigest()
+
+
+def _whole(wait_s: float) -> int:
+    """Return a wait as clients are told it: in whole seconds."""
+    return max(limits.RETRY_AFTER_SECONDS, math.ceil(wait_s))
