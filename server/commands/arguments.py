@@ -39,7 +39,9 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         "  voxlane serve --port 9000 --model ./my-model.gguf\n"
         "  voxlane serve --config voxlane.toml\n"
         "  voxlane serve --model '' --asr-model whisper-tiny-en   # speech alone, no chat\n"
-        f"  {API_KEY_VARIABLE}=secret voxlane serve --host 0.0.0.0   # clients must send the key",
+        f"  {API_KEY_VARIABLE}=secret voxlane serve --host 0.0.0.0   # clients must send the key\n"
+        "  voxlane serve --tls-cert cert.pem --tls-key key.pem     # https and wss; a renewed certificate is taken over\n"
+        "  voxlane keys add acme --file keys.json                  # one key for each client: see `voxlane keys --help`",
     )
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file; see `voxlane check-config`")
     add_options(parser, (*SERVER_OPTIONS, *MODEL_OPTIONS, THREADS_OPTION, LISTENER_OPTION, SPEAKER_OPTION))

@@ -166,9 +166,9 @@ class _Visit:
 
     def _charge(self, account: Account) -> None:
         """Count a request for its tenant, or raise QuotaReached."""
+        self._scope[_ACCOUNT] = account
         self._metrics.tenant_requests.labels(account.name).inc()
         self._metrics.tenant_limited(account.name, account.count_request)
-        self._scope[_ACCOUNT] = account
 
     async def _refuse(self, error: VoxlaneError, receive: Receive, send: Send) -> None:
         self._code = error.code

@@ -7,7 +7,8 @@ import logging
 from typing import Any
 
 import pytest
-from hypothesis import given
+from examples import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from peer import MANUAL, Peer
 from websockets.asyncio.client import connect
@@ -95,6 +96,7 @@ def test_a_long_list_costs_little() -> None:
 ADDRESSES = st.one_of(st.ip_addresses(v=4).map(str), st.sampled_from(["10.0.0.1", "127.0.0.1", "fd00::9", "junk", ""]))
 
 
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(ADDRESSES, max_size=30), st.ip_addresses())
 def test_no_claim_of_a_client_changes_its_address(claims: list[str], real: Any) -> None:
     networks = [ipaddress.ip_network(one) for one in TRUSTED]
@@ -106,6 +108,7 @@ def test_no_claim_of_a_client_changes_its_address(claims: list[str], real: Any) 
     assert client_address(peer, ["10.0.0.1"] * (FORWARDED_HOPS + 5), networks) == ipaddress.ip_address("10.0.0.1")
 
 
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(max_size=60))
 def test_no_text_breaks_the_reader(text: str) -> None:
     address_of(text)

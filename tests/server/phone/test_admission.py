@@ -197,7 +197,10 @@ def test_without_a_phone_key_no_empty_token_is_right() -> None:
 
 def test_the_api_key_is_taken_where_clients_send_it() -> None:
     door = house(api_key=API_KEY)
-    assert door.check_handshake(ring(authorization=f"Bearer {API_KEY}")).keyed
+    admitted = door.check_handshake(ring(authorization=f"Bearer {API_KEY}"))
+    assert admitted.keyed
+    assert admitted.account is not None  # the call counts for the tenant of the key
+    assert admitted.account.name == "default"
     for elsewhere in ({"query": f"token={API_KEY}"}, {"x_api_key": API_KEY}, {"authorization": basic(API_KEY)}):
         with pytest.raises(Unauthorized):
             door.check_handshake(ring(**elsewhere))

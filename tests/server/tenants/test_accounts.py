@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from examples import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxlane.engine.api import Priority
@@ -144,6 +145,7 @@ def test_without_a_limit_nothing_is_refused() -> None:
         account.check_audio()
 
 
+@settings(max_examples=examples(300), deadline=None)
 @given(st.floats(0.01, 1000), st.lists(st.tuples(st.floats(0, 500), st.floats(0, 300)), max_size=30))
 def test_a_budget_gives_what_it_earns(per_minute: float, steps: list[tuple[float, float]]) -> None:
     now = 0.0
@@ -195,6 +197,7 @@ def test_a_file_that_is_wrong_is_told_in_a_sentence(text: bytes, told: str) -> N
         parse_keys(text, "keys.json")
 
 
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_reader(data: bytes) -> None:
     with contextlib.suppress(ConfigError):
