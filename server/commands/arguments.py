@@ -40,8 +40,8 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         "  voxlane serve --config voxlane.toml\n"
         "  voxlane serve --model '' --asr-model whisper-tiny-en   # speech alone, no chat\n"
         f"  {API_KEY_VARIABLE}=secret voxlane serve --host 0.0.0.0   # clients must send the key\n"
-        "  voxlane serve --tls-cert cert.pem --tls-key key.pem     # https and wss; a renewed certificate is taken over\n"
-        "  voxlane keys add acme --file keys.json                  # one key for each client: see `voxlane keys --help`",
+        "  voxlane serve --tls-cert cert.pem --tls-key key.pem     # https and wss; renewed files are used\n"
+        "  voxlane keys add acme --file keys.json                  # one key for each client",
     )
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file; see `voxlane check-config`")
     add_options(parser, (*SERVER_OPTIONS, *MODEL_OPTIONS, THREADS_OPTION, LISTENER_OPTION, SPEAKER_OPTION))
