@@ -77,14 +77,14 @@ async def test_too_many_requests_are_told_when_to_come_back(serving: Any, keys: 
         assert statuses == [200, 200]
         refused = await server.client.get("/v1/models", headers=bearer("acme"))
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
-        assert 25 < int(refused.headers["retry-after"]) <= 30
+        assert 0 < int(refused.headers["retry-after"]) <= 30
         assert (await server.client.get("/v1/models", headers=bearer("bolt"))).status_code == 200
         text = (await server.client.get("/metrics")).text
         assert 'voxlane_tenant_refusals_total{limit="requests_per_minute",tenant="acme"} 1.0' in text
 
 
 async def test_sound_over_http_is_counted(serving: Any, keys: Any, recording: Any) -> None:
-    async with serving(keys=keys(record("acme", audio_minutes_per_minute=0.05))) as server:  # 3 s a minute
+    async with serving(keys=keys(record("acme", audio_minutes_per_minute=0.01))) as server:  # 0.6 s a minute
         file = {"file": ("a.wav", recording("hello", 4.0))}
         heard = await server.client.post("/v1/audio/transcriptions", files=file, headers=bearer("acme"))
         assert heard.status_code == 200
@@ -146,11 +146,11 @@ async def test_conversations_are_limited_per_key(serving: Any, keys: Any) -> Non
 
 
 async def test_microphones_are_counted_and_end_over_the_limit(serving: Any, keys: Any) -> None:
-    async with serving(keys=keys(record("acme", audio_minutes_per_minute=0.02), record("bolt"))) as server:  # 1.2 s
+    async with serving(keys=keys(record("acme", audio_minutes_per_minute=0.005), record("bolt"))) as server:  # 0.3 s
         other = await Peer.open(server.url, hello("bolt"))
         peer = await Peer.open(server.url, hello("acme"))
-        for _ in range(3):
-            await peer.send("audio", speech("x", 0.6))
+        for _ in range(4):  # the second may overdraw what time has given back; the third cannot
+            await peer.send("audio", speech("x", 0.3))
         assert await peer.closed() == 4429
         error = peer.of("error")[-1]
         assert (error[2], error[4]) == ("rate_limit_exceeded", True)
