@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from voxlane.server import limits
 from voxlane.server.api import chat, health, models, speech, transcriptions, voices
 from voxlane.server.api.assets import read_assets
 from voxlane.server.api.client_secrets import client_secrets
@@ -28,6 +29,7 @@ from voxlane.server.api.reference.docs import docs
 from voxlane.server.api.reference.openapi import openapi
 from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, VoxlaneError, WebSocketOnly
 from voxlane.server.http.middleware import HttpMiddleware
+from voxlane.server.http.proxies import TrustedProxies
 from voxlane.server.http.reply import error_response
 from voxlane.server.metrics import Metrics
 from voxlane.server.phone.admission import PHONE_ADDRESS
@@ -56,19 +58,22 @@ def make_app(
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with service.engine, AudioSocketListener(service.phone):
-            lag = asyncio.create_task(_measure_lag(service.metrics), name="loop lag")
+            tasks = [
+                asyncio.create_task(_measure_lag(service.metrics), name="loop lag"),
+                asyncio.create_task(_watch_keys(service), name="keys"),
+            ]
             yield
             await service.sessions.aclose()
             await service.phone.aclose()
-            lag.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await lag
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def voice(websocket: WebSocket) -> None:
-        await converse(websocket, NATIVE, service.sessions, service.metrics, service.api_key)
+        await converse(websocket, NATIVE, service.sessions, service.metrics, service.tenants)
 
     async def realtime(websocket: WebSocket) -> None:
-        await converse(websocket, REALTIME, service.sessions, service.metrics, service.api_key)
+        await converse(websocket, REALTIME, service.sessions, service.metrics, service.tenants)
 
     async def phone(websocket: WebSocket) -> None:
         await answer(websocket, service.phone, service.metrics)
@@ -100,14 +105,15 @@ def make_app(
             WebSocketRoute(f"{PHONE_ADDRESS}/{{name}}", phone),  # Genesys appends the connector's id
         ],
         middleware=[
+            Middleware(TrustedProxies, proxies=service.config.server.trusted_proxies),
             Middleware(
                 HttpMiddleware,
                 config=service.config,
                 metrics=service.metrics,
-                api_key=service.api_key,
+                tenants=service.tenants,
                 open_connections=open_connections,
                 connections_of=connections_of,
-            )
+            ),
         ],
         exception_handlers={HTTPException: _http_error},
         lifespan=lifespan,
@@ -124,6 +130,14 @@ async def _http_error(request: Request, error: Exception) -> Response:
         return error_response(WebSocketOnly())  # a plain HTTP request to a WebSocket address
     usual = InvalidRequest if status < HTTPStatus.INTERNAL_SERVER_ERROR else InternalError
     return error_response(kinds.get(status, usual)())
+
+
+async def _watch_keys(service: Service) -> None:
+    """Read keys.file again when it changes; the conversations of revoked keys end."""
+    while True:
+        await asyncio.sleep(limits.WATCH_SECONDS)
+        if service.tenants.refresh():
+            service.sessions.end_revoked()
 
 
 async def _measure_lag(metrics: Metrics) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from voxlane.server import config as configuration
 from voxlane.server import log
@@ -84,6 +85,7 @@ def _parser(*, with_models: bool) -> argparse.ArgumentParser:
         "  voxlane serve                       OpenAI-compatible server on http://127.0.0.1:8000\n"
         "  voxlane talk                        converse with that server by voice\n"
         "  voxlane voices                      the voices of that server\n"
+        "  voxlane keys add NAME               a key for a client, with limits of its own\n"
         "  voxlane lab run quick --url URL     test the interruptions of any voice server\n"
         "  voxlane doctor                      what the engine would do here, and whether it can\n\n"
         "`voxlane COMMAND --help` explains each command.",
@@ -112,9 +114,11 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     config = _config(arguments)
     api_key, chat_key = _key(API_KEY_VARIABLE), _key(CHAT_KEY_VARIABLE)
-    if not api_key and not config.server.open and not is_loopback(config.server.host):
+    keyed = api_key or config.keys.file
+    if not keyed and not config.server.open and not is_loopback(config.server.host):
         raise ConfigError(
             f"server.host: {config.server.host} can be reached by others: set {API_KEY_VARIABLE}, "
+            "or file under [keys] (see `voxlane keys --help`), "
             "or open = true under [server] in the file of --config to serve every client"
         )
     log.set_up(config.server.log_level)
@@ -213,6 +217,24 @@ def _voices(arguments: argparse.Namespace) -> int:
             return voices.run_list(remote)
 
 
+def _keys(arguments: argparse.Namespace) -> int:
+    from voxlane.server.commands import keys
+    from voxlane.server.tenants.key_file import KeyRecord
+
+    file = arguments.file or configuration.load(arguments.config).keys.file
+    if not file:
+        raise ConfigError("which file? give --file keys.json, or --config with file = … under [keys]")
+    match arguments.action:
+        case "add":
+            limits = ("conversations", "requests_per_minute", "audio_minutes_per_minute", "priority")
+            wanted = KeyRecord(name=arguments.name, hash="", **{name: getattr(arguments, name) for name in limits})
+            return keys.run_add(Path(file), wanted)
+        case "revoke":
+            return keys.run_revoke(Path(file), arguments.name)
+        case _:
+            return keys.run_list(Path(file))
+
+
 def _talk(arguments: argparse.Namespace) -> int:
     from voxlane.server.commands.talk import TalkOptions, run_talk
 
@@ -266,6 +288,7 @@ _COMMANDS: tuple[tuple[Callable[[Commands], argparse.ArgumentParser], Command], 
     (command_line.add_transcribe, _transcribe),
     (command_line.add_say, _say),
     (command_line.add_voices, _voices),
+    (command_line.add_keys, _keys),
     (command_line.add_talk, _talk),
     (add_lab, _lab),
     (command_line.add_models, _models),

@@ -86,6 +86,21 @@ class ServerConfig:
         int, Meta(ge=0, le=65535, description="The port to listen on; 0 takes any free one, which the banner tells.")
     ] = 8000
     open: Annotated[bool, Meta(description="Serve every client that can reach server.host, without a key.")] = False
+    tls_cert: Annotated[
+        str,
+        Meta(
+            description="A PEM file with the certificate and its chain: serve https and wss. A renewed file is used"
+            " without a restart."
+        ),
+    ] = ""
+    tls_key: Annotated[str, Meta(description="The PEM file with the certificate's private key.")] = ""
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Addresses and networks of reverse proxies, as 10.0.0.0/8: what their X-Forwarded-For and"
+            " X-Forwarded-Proto say is believed."
+        ),
+    ] = ()
     model_alias: Annotated[
         str, Meta(description="A second name for the chat model, for clients that insist on one.")
     ] = ""
@@ -136,8 +151,8 @@ class LimitsConfig:
         Meta(
             ge=1,
             le=1 << 20,
-            description="Open HTTP connections from one address: behind a reverse proxy, all of them. Requests on more"
-            " are refused with 503.",
+            description="Open HTTP connections from one address; behind a proxy of server.trusted_proxies, open"
+            " requests. Requests on more are refused with 503.",
         ),
     ] = limits.CONNECTIONS_PER_ADDRESS
     audio_body_bytes: Annotated[
@@ -192,7 +207,8 @@ class VoiceConfig:
         Meta(
             ge=1,
             le=1 << 20,
-            description="Conversations from one address, parked ones too: behind a reverse proxy, all.",
+            description="Conversations from one address, parked ones too;"
+            " a reverse proxy that is not in server.trusted_proxies is one.",
         ),
     ] = limits.VOICE_SESSIONS_PER_ADDRESS
     session_s: Annotated[
@@ -243,7 +259,7 @@ class PhoneConfig:
         tuple[str, ...],
         Meta(
             description="Addresses and networks that calls may come from, as 203.0.113.0/24; empty: from everywhere."
-            " Behind a reverse proxy every call comes from the proxy's address."
+            " A reverse proxy must be in server.trusted_proxies, or every call comes from its address."
         ),
     ] = ()
     audiosocket: Annotated[
@@ -351,6 +367,15 @@ class WeightsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class KeysConfig:
+    """Several keys, each with its limits. VOXLANE_API_KEY goes on beside them."""
+
+    file: Annotated[
+        str, Meta(description='The file that `voxlane keys` writes; it is read again when it changes. "": none.')
+    ] = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole tree."""
 
@@ -361,6 +386,7 @@ class Config:
     chat: ChatConfig = dataclasses.field(default_factory=ChatConfig)
     weights: WeightsConfig = dataclasses.field(default_factory=WeightsConfig)
     phone: PhoneConfig = dataclasses.field(default_factory=PhoneConfig)
+    keys: KeysConfig = dataclasses.field(default_factory=KeysConfig)
 
 
 DERIVED = {"engine.mirrors": "weights.mirrors"}
@@ -423,7 +449,15 @@ def _check_together(config: Config, source: str) -> None:
         )
     if config.engine.adapter not in ("", AUTO_ADAPTER) and config.engine.model in ("", AUTO_MODEL):
         raise ConfigError(f"{source}engine.adapter is given: engine.model must name the model that it was trained on")
+    _check_server(config.server, source)
     _check_phone(config.phone, source)
+
+
+def _check_server(server: ServerConfig, source: str) -> None:
+    """Raise ConfigError for a key of [server] that cannot be used."""
+    if bool(server.tls_cert) != bool(server.tls_key):
+        raise ConfigError(f"{source}server.tls_cert and server.tls_key must be given together")
+    networks_of(server.trusted_proxies, "server.trusted_proxies", source)
 
 
 def _check_phone(phone: PhoneConfig, source: str) -> None:
@@ -447,12 +481,15 @@ def _check_phone(phone: PhoneConfig, source: str) -> None:
 
 def phone_networks(sources: Iterable[str], source: str = "") -> tuple[Network, ...]:
     """Return the networks of phone.sources; an address is a network of one."""
+    return networks_of(sources, "phone.sources", source)
+
+
+def networks_of(entries: Iterable[str], key: str, source: str = "") -> tuple[Network, ...]:
+    """Return the networks that a key lists; an address is a network of one."""
     try:
-        return tuple(ipaddress.ip_network(one.strip(), strict=False) for one in sources)
+        return tuple(ipaddress.ip_network(one.strip(), strict=False) for one in entries)
     except ValueError as error:
-        raise ConfigError(
-            f"{source}phone.sources must be addresses and networks, as 203.0.113.7 or 203.0.113.0/24"
-        ) from error
+        raise ConfigError(f"{source}{key} must be addresses and networks, as 203.0.113.7 or 203.0.113.0/24") from error
 
 
 def transfer_targets(entries: Iterable[str], source: str = "") -> dict[str, str]:

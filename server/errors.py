@@ -7,7 +7,8 @@ VoxlaneError
 │   ├── BadAudio             400  an audio file is broken, or of a kind we do not read
 │   └── UnsupportedParameter 400  a parameter that is known but not supported
 ├── Unauthorized             401
-│   └── NotResumable         401  no conversation waits for this resume token
+│   ├── NotResumable         401  no conversation waits for this resume token
+│   └── KeyRevoked           401  the operator has revoked the key
 ├── Forbidden                403  not allowed for this sender; `param` names the field
 ├── NotFound                 404
 │   ├── ModelNotFound        404
@@ -18,9 +19,11 @@ VoxlaneError
 ├── TooLarge                 413
 ├── Overloaded               429  retryable: the queue is full
 │   └── Full                 503  the limit of conversations is reached
+│       └── TenantFull       429  the limit of this key's conversations is reached
 ├── TimedOut                 408  a conversation's client was silent for too long
 │   └── SlowReader           408  its client does not read
 ├── TooFast                  429  it sends more than the limits allow
+│   └── QuotaReached         429  retryable: a limit per minute of this key is reached
 ├── ResumedElsewhere         409  its conversation was resumed on another connection
 ├── SessionLimit             403  the conversation has reached its time limit
 ├── Unavailable              503  retryable
@@ -131,6 +134,12 @@ class NotResumable(Unauthorized):
     )
 
 
+class KeyRevoked(Unauthorized):
+    """The operator has revoked the key."""
+
+    code, text = "key_revoked", "This key has been revoked."
+
+
 class Forbidden(VoxlaneError):
     """The operator does not allow this sender to ask for it."""
 
@@ -203,6 +212,13 @@ class Full(Overloaded):
     http_status = 503
 
 
+class TenantFull(Full):
+    """The limit of this key's conversations is reached."""
+
+    code, text = "too_many_conversations", "This key has as many conversations as it may: end one, or try again later."
+    http_status = 429
+
+
 class TimedOut(VoxlaneError):
     """The client of a conversation sent nothing for too long."""
 
@@ -221,6 +237,12 @@ class TooFast(VoxlaneError):
 
     code, kind, text = "too_fast", "rate_limit_error", "More was sent than the limits allow."
     http_status, close_code = 429, 4429
+
+
+class QuotaReached(TooFast):
+    """A limit per minute of this key is reached."""
+
+    code, text, retryable = "rate_limit_exceeded", "This key has reached a limit: try again later.", True
 
 
 class ResumedElsewhere(VoxlaneError):

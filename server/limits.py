@@ -40,6 +40,38 @@ CONNECTIONS_PER_ADDRESS = 1024
 """Default number of open HTTP connections from one address: twice the requests at one time, since a reverse proxy is
 one address."""
 
+HANDSHAKE_SECONDS = 5.0
+"""Time for a TLS handshake, from the opening of its connection: as long as a head may take."""
+
+HANDSHAKES_PER_ADDRESS = 64
+"""TLS handshakes of one address at one time; others of it wait. Each takes about a millisecond of the event loop. An
+address that begins them and falls silent delays its own clients alone."""
+
+ACCEPTS_PER_TURN = 64
+"""Connections that are accepted before other tasks run."""
+
+ACCEPT_PAUSE_SECONDS = 1.0
+"""Wait after a connection could not be accepted for want of descriptors, as asyncio has it."""
+
+TLS_CLOSE_SECONDS = 2.0
+"""Time for a peer to confirm the end of TLS; then the connection is closed without it."""
+
+TLS_WRITE_BYTES = 64 * 1024
+"""Bytes that may wait inside TLS before writing pauses: as many as asyncio lets wait in a plain connection."""
+
+FORWARDED_HOPS = 16
+"""Proxies that a forwarded address is followed through: more than any installation has, where a header may hold
+thousands."""
+
+WATCH_SECONDS = 1.0
+"""How often certificates and keys are looked at for a change: a stat each, and a revoked key is out within seconds."""
+
+KEYS = 1024
+"""Keys in keys.file: each is a tenant with metrics of its own."""
+
+KEY_FILE_BYTES = 1024 * 1024
+"""Largest keys.file: a thousand keys with all their limits take half of it."""
+
 LINGER_SECONDS = 2.0
 """Time for the rest of a body to pass that was answered unread: a connection closed under it may lose the answer."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -10,6 +11,7 @@ from voxlane.engine.api import Finished, FinishReason, StepStats
 from voxlane.server.conversation.server_events import BargeIn, Fault, Latency, ServerEvent, TurnDone
 from voxlane.server.conversation.values import TurnEnd
 from voxlane.server.engine_client.engine_process import LossCause, Observer, State
+from voxlane.server.errors import QuotaReached, TenantFull
 
 _LATENCY_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 60)
 _SHORT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
@@ -21,6 +23,7 @@ class Metrics(Observer):
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
         self._declare_requests(registry)
+        self._declare_tenants(registry)
         self._declare_engine(registry)
         self._declare_voice(registry)
         # Create all series now: one that appears with its first event cannot show that there were none before.
@@ -77,6 +80,35 @@ class Metrics(Observer):
         self.request_preemptions = Counter(
             "voxlane_preemptions_total", "Times a request was preempted.", registry=registry
         )
+
+    def _declare_tenants(self, registry: CollectorRegistry) -> None:
+        # The names of tenants are the operator's, and there are limits.KEYS of them at most.
+        self.tenant_requests = Counter(
+            "voxlane_tenant_requests_total", "HTTP requests with a tenant's key.", ["tenant"], registry=registry
+        )
+        self.tenant_refusals = Counter(
+            "voxlane_tenant_refusals_total",
+            "Requests and conversations that a limit of their tenant has refused or ended.",
+            ["tenant", "limit"],
+            registry=registry,
+        )
+        self.tenant_conversations = Gauge(
+            "voxlane_tenant_conversations", "Conversations of a tenant, parked ones too.", ["tenant"], registry=registry
+        )
+        self.tenant_audio = Counter(
+            "voxlane_tenant_audio_seconds_total",
+            "Sound that counts for a tenant: microphones, recordings, speech over HTTP.",
+            ["tenant"],
+            registry=registry,
+        )
+
+    def tenant_limited(self, tenant: str, check: Callable[[], None]) -> None:
+        """Run a check of a tenant's limits, and count its refusal."""
+        try:
+            check()
+        except (QuotaReached, TenantFull) as error:
+            self.tenant_refusals.labels(tenant, error.detail).inc()
+            raise
 
     def _declare_engine(self, registry: CollectorRegistry) -> None:
         self.engine_state = Gauge(

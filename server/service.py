@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import cast
 
 from msgspec import structs
@@ -23,6 +24,7 @@ from voxlane.server.log import quote
 from voxlane.server.metrics import Metrics
 from voxlane.server.phone.phone_service import PhoneService
 from voxlane.server.sessions.registry import SessionRegistry
+from voxlane.server.tenants.accounts import Account, Tenants
 
 VERSION = version("voxlane")
 
@@ -44,7 +46,7 @@ class Service:
     decoder: AudioDecoder
     sessions: SessionRegistry
     phone: PhoneService
-    api_key: str  # "": the server is open
+    tenants: Tenants
 
     @property
     def ready(self) -> Ready:
@@ -81,11 +83,12 @@ class Service:
             main = next(iter(served))
             raise ModelNotFound(f"{quote(asked)} was asked for, {quote(main)} is served.", param="model")
 
-    def check_priority(self, asked: Priority) -> None:
-        """Raise Forbidden if the operator does not allow this priority."""
+    def check_priority(self, asked: Priority, account: Account) -> None:
+        """Raise Forbidden if the operator does not allow this priority, to all or to this tenant."""
         highest = self.config.server.highest_priority
         if asked > PRIORITIES[highest]:
             raise Forbidden(f"priority may be at most {highest}.", param="priority")
+        account.check_priority(asked)
 
     @property
     def fingerprint(self) -> str:
@@ -111,6 +114,7 @@ def make_service(
 ) -> Service:
     """Return the parts of a server, sized by its configuration; `chat_key` is the key for the server at chat.url."""
     limits = config.limits
+    tenants = Tenants(api_key, Path(config.keys.file) if config.keys.file else None)
     sessions = SessionRegistry(config, engine, metrics, f"voxlane {VERSION}", chat_key)
     return Service(
         config,
@@ -120,6 +124,6 @@ def make_service(
         Allowance(limits.audio_held_bytes),
         AudioDecoder(limits.audio_s, limits.audio_decoders),
         sessions,
-        PhoneService(config, phone_keys or PhoneKeys(), sessions, metrics, api_key),
-        api_key,
+        PhoneService(config, phone_keys or PhoneKeys(), sessions, metrics, tenants),
+        tenants,
     )

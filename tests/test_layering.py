@@ -34,7 +34,7 @@ PURE = {
     "server.lab.values",
     "server.phone.keypad", "server.phone.line_encoder", "server.phone.line_microphone", "server.phone.line_player",
     "server.phone.patience", "server.phone.phone_codec", "server.phone.signatures", "server.phone.tones",
-    "server.http.buckets", "server.sessions.outbound",
+    "server.http.buckets", "server.http.proxies", "server.sessions.outbound", "server.tenants.budget",
     "engine.audio.segmenter", "engine.audio.transcriber", "engine.jobs.admission", "engine.memory.blocks",
     "engine.text.detokenizer",
 }  # fmt: skip
@@ -54,7 +54,7 @@ ASYNC = {
     "server.engine_client.child", "server.engine_client.engine_process", "server.engine_client.packets",
     "server.engine_client.remote_chat", "server.engine_client.stream",
     "server.http.body", "server.http.frames", "server.http.heads", "server.http.middleware",
-    "server.http.request_limit", "server.http.transports",
+    "server.http.request_limit", "server.http.tls", "server.http.transports",
     "server.commands.lab", "server.lab.agents.server", "server.lab.holding", "server.lab.runner",
     "server.phone.call", "server.phone.incoming", "server.phone.sockets", "server.phone.tool_webhook",
     "server.sessions.connection", "server.sessions.conversation", "server.sessions.registry",
@@ -67,8 +67,9 @@ ROOMS = {
         "voices", "jobs", "loop", "build", "template", "process",
     ),
     "server": (
-        "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "engine_client", "metrics",
-        "audio", "protocols", "http", "sessions", "phone", "service", "api", "app", "client", "lab", "commands", "cli",
+        "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "tenants", "engine_client",
+        "metrics", "audio", "protocols", "http", "sessions", "phone", "service", "api", "app", "client", "lab",
+        "commands", "cli",
     ),
 }  # fmt: skip
 """The folders of each package and the files at its door, in order: each may import those before it."""

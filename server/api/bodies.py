@@ -31,7 +31,9 @@ PriorityName = Annotated[
 Deadline = Annotated[
     float, Meta(ge=1, le=3_600_000, description="When the first output is due: what is due sooner is computed sooner.")
 ]
-CacheSalt = Annotated[Name, Meta(description="Requests with another salt never share cached work with this one.")]
+CacheSalt = Annotated[
+    Name, Meta(description="Requests with another salt, or with another key, never share cached work with this one.")
+]
 
 
 class Body(Struct, kw_only=True, forbid_unknown_fields=True):

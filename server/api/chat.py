@@ -24,8 +24,10 @@ from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
 from voxlane.server.engine_client.stream import Output, RequestStream
 from voxlane.server.errors import InternalError, ModelFailed, VoxlaneError
 from voxlane.server.http.body import read_object
+from voxlane.server.http.middleware import account_of
 from voxlane.server.http.reply import error_body, json_response, to_json
 from voxlane.server.service import Service, service_of
+from voxlane.server.tenants.accounts import Account
 
 _SEED_MASK = (1 << 63) - 1
 
@@ -35,18 +37,20 @@ async def completions(request: Request) -> ChatResponse:
     service = service_of(request)
     service.request_limit.check()  # if the request would be refused, do not read its body
     ask = chat_request.parse(await read_object(request, service.config.limits))
-    service.check_priority(ask.priority)
+    account = account_of(request.scope)
+    service.check_priority(ask.priority, account)
     service.check_model(ask.model, service.model_names, (), "chats")
-    return ChatResponse(service, ask)
+    return ChatResponse(service, ask, account)
 
 
 class ChatResponse:
     """The ASGI response to one chat request."""
 
-    def __init__(self, service: Service, ask: ChatRequest) -> None:
+    def __init__(self, service: Service, ask: ChatRequest, account: Account) -> None:
         assert service.engine.ready is not None
         self._service = service
         self._ask = ask
+        self._salt = account.cache_salt(ask.cache_salt)
         self._with_logprobs = ask.sampling.logprobs >= 0
         self._calls = [0] * ask.choices
         self._envelope = Envelope(
@@ -91,7 +95,7 @@ class ChatResponse:
                 sampling=sampling,
                 priority=ask.priority,
                 deadline_s=ask.deadline_s,
-                tenant=ask.tenant,
+                tenant=self._salt,
                 tools=ask.tools,
                 tool_choice=ask.tool_choice,
             )

@@ -227,7 +227,7 @@ class ChatRequest:
     include_usage: bool
     priority: Priority
     deadline_s: float | None
-    tenant: str
+    cache_salt: str  # what the client adds to its tenant's
     tools: tuple[Tool, ...]
     tool_choice: str  # as in Submit
     parallel_calls: bool  # whether one answer may hold several
@@ -249,7 +249,7 @@ def parse(values: Mapping[str, Any]) -> ChatRequest:
         include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
         priority=PRIORITIES[body.priority],
         deadline_s=None if body.deadline_ms is None else body.deadline_ms / 1000,
-        tenant=body.cache_salt or "",
+        cache_salt=body.cache_salt or "",
         tools=tools,
         tool_choice=tool_request.chosen(body.tool_choice, tools),
         parallel_calls=body.parallel_tool_calls,

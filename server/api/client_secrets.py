@@ -1,5 +1,7 @@
 """POST /v1/realtime/client_secrets: a secret that a page or a phone may hold, for conversations set up beforehand.
 
+It opens /v1/realtime and /v1/voice, for the tenant whose key asked for it.
+
 The secrets are kept by sessions/client_secrets.py. The dialect checks the session's settings now, and reads them again
 when a client connects.
 """
@@ -19,6 +21,7 @@ from voxlane.server.api.bodies import Body, read_body, wrong
 from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import Draining, InvalidRequest, TooLarge
 from voxlane.server.http.body import read_object
+from voxlane.server.http.middleware import account_of
 from voxlane.server.http.reply import json_response, to_json
 from voxlane.server.protocols.openai_realtime.session import configuration, shown, usual_session
 from voxlane.server.protocols.openai_realtime.update import updated
@@ -64,7 +67,9 @@ async def client_secrets(request: Request) -> Response:
         raise Draining  # no client could connect with it
     ask = parse(await read_object(request, service.config.limits))
     session = effective_session(service, ask.session)
-    value, expires_at = service.sessions.secrets.issue(ask.session, ask.expires_after.seconds)
+    value, expires_at = service.sessions.secrets.issue(
+        ask.session, ask.expires_after.seconds, account_of(request.scope)
+    )
     return json_response({"value": value, "expires_at": expires_at, "session": session})
 
 

@@ -110,7 +110,7 @@ class _PlainFollowUp:
         """Answer with the destination as text; with nothing if the call is to be hung up."""
         self._admission.check_unread("asterisk", request)
         if self._admission.is_open(request):
-            check_page(request.scope, self._config, "")
+            check_page(request.scope, self._config, with_key=False)
         call_id = request.query_params.get("call", "")[: limits.NAME_CHARACTERS]
         self._admission.check_request("asterisk", WebhookRequest(request, "GET"), call_id)
         step = self._admission.next_steps.take(call_id)
@@ -157,7 +157,7 @@ class _Endpoint:
         """Return the request and its fields; one that shows neither signature nor token is refused unread."""
         self._admission.check_unread(self._system.name, request)
         if self._admission.is_open(request):
-            check_page(request.scope, self._config, "")
+            check_page(request.scope, self._config, with_key=False)
         pieces = [piece async for piece in pieces_of(request, BODY_BYTES, self._config.limits.body_s)]
         body = b"".join(pieces)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

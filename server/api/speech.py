@@ -24,8 +24,10 @@ from voxlane.server.audio.speech_file import CONTENT_TYPES, SpeechFile
 from voxlane.server.audio.voices import sayable, served_name
 from voxlane.server.errors import UnsupportedParameter, VoxlaneError
 from voxlane.server.http.body import read_object
+from voxlane.server.http.middleware import account_of
 from voxlane.server.http.reply import error_body, to_json
 from voxlane.server.service import TTS_ALIASES, Service, service_of
+from voxlane.server.tenants.accounts import Account
 
 
 async def speech(request: Request) -> SpeechResponse:
@@ -46,17 +48,20 @@ async def speech(request: Request) -> SpeechResponse:
         respells_only=ready.respells_only,
         pronunciations=sayable(service.config.voice.pronunciations, respells_only=ready.respells_only),
     )
-    service.check_priority(ask.priority)
+    account = account_of(request.scope)
+    service.check_priority(ask.priority, account)
+    service.metrics.tenant_limited(account.name, account.check_audio)
     service.check_model(ask.model, [served_name(ready.tts_model)] if ready.tts_model else (), TTS_ALIASES, "speaks")
-    return SpeechResponse(service, ask)
+    return SpeechResponse(service, ask, account)
 
 
 class SpeechResponse:
     """The ASGI response to one text."""
 
-    def __init__(self, service: Service, ask: SpeechRequest) -> None:
+    def __init__(self, service: Service, ask: SpeechRequest, account: Account) -> None:
         self._service = service
         self._ask = ask
+        self._account = account
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak; if the client leaves, cancel its request in the engine."""
@@ -96,7 +101,10 @@ class SpeechResponse:
         async def take(samples: Samples) -> None:
             if not samples.offset and samples.pcm:
                 metrics.first_audio.observe(loop.time() - began)
-            metrics.audio.labels("spoken").inc(len(samples.pcm) / 2 / rate)
+            seconds = len(samples.pcm) / 2 / rate
+            metrics.audio.labels("spoken").inc(seconds)
+            metrics.tenant_audio.labels(self._account.name).inc(seconds)
+            self._account.count_audio(seconds)
             await self._send(await asyncio.to_thread(file.push, samples.pcm), outgoing)
 
         async with self._service.engine.submit(submit) as stream:

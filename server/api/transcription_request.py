@@ -86,7 +86,7 @@ class TranscriptionRequest:
     words: bool
     priority: Priority
     deadline_s: float | None
-    tenant: str
+    cache_salt: str  # what the client adds to its tenant's
     hot_words: tuple[str, ...] = ()
 
 
@@ -109,7 +109,7 @@ def parse(parts: Iterable[tuple[str, str]], languages: Collection[str]) -> Trans
         hot_words=tuple(filter(None, (part.strip(" .") for part in re.split(r"[,;\n]", body.prompt or "")))),
         priority=PRIORITIES[body.priority],
         deadline_s=None if body.deadline_ms is None else body.deadline_ms / 1000,
-        tenant=body.cache_salt or "",
+        cache_salt=body.cache_salt or "",
     )
 
 

@@ -21,9 +21,11 @@ from voxlane.server.audio.hearing import hear, whole
 from voxlane.server.audio.transcript import VTT_HEADER, Transcript, cues, srt, verbose, vtt
 from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import InvalidRequest, VoxlaneError
+from voxlane.server.http.middleware import account_of
 from voxlane.server.http.reply import error_body, json_response, to_json
 from voxlane.server.http.request_limit import Share
 from voxlane.server.service import ASR_ALIASES, Service, service_of
+from voxlane.server.tenants.accounts import Account
 
 FILE = "file"
 
@@ -32,15 +34,18 @@ async def transcriptions(request: Request) -> TranscriptionResponse:
     """Answer POST /v1/audio/transcriptions."""
     service = service_of(request)
     service.request_limit.check()  # if the request would be refused, do not read its upload
-    return TranscriptionResponse(service, request)
+    account = account_of(request.scope)
+    service.metrics.tenant_limited(account.name, account.check_audio)
+    return TranscriptionResponse(service, request, account)
 
 
 class TranscriptionResponse:
     """The ASGI response to one upload."""
 
-    def __init__(self, service: Service, request: Request) -> None:
+    def __init__(self, service: Service, request: Request, account: Account) -> None:
         self._service = service
         self._request = request
+        self._account = account
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the upload, transcribe it, and answer; if the client leaves, cancel its request."""
@@ -50,7 +55,7 @@ class TranscriptionResponse:
             form = await read_form(self._request, FILE, limits.audio_body_bytes, limits.audio_body_s, share)
             served = service.ready.asr_model
             ask = transcription_request.parse(form.fields, service.ready.asr_languages)
-            service.check_priority(ask.priority)
+            service.check_priority(ask.priority, self._account)
             service.check_model(ask.model, [served_name(served)] if served else (), ASR_ALIASES, "listens")
             if form.file is None:
                 raise InvalidRequest(f"{FILE} must be an audio file.", param=FILE)
@@ -63,6 +68,9 @@ class TranscriptionResponse:
         self, ask: TranscriptionRequest, file: bytearray, share: Share, scope: Scope, outgoing: Outgoing
     ) -> None:
         samples = await to_samples(file, self._service.decoder, share, LISTEN_RATE, FILE)
+        seconds = len(samples) / 2 / LISTEN_RATE
+        self._service.metrics.tenant_audio.labels(self._account.name).inc(seconds)
+        self._account.count_audio(seconds)
         if ask.stream:
             await self._stream(ask, samples, outgoing)
             return
@@ -90,7 +98,7 @@ class TranscriptionResponse:
             listen=ListenParams(ask.language, partials=ask.stream, word_times=ask.words, hot_words=ask.hot_words),
             priority=ask.priority,
             deadline_s=ask.deadline_s,
-            tenant=ask.tenant,
+            tenant=self._account.cache_salt(ask.cache_salt),
         )
         async with self._service.engine.submit(submit) as stream:
             stats = await hear(stream, whole(samples), take)

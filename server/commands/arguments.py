@@ -39,7 +39,9 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         "  voxlane serve --port 9000 --model ./my-model.gguf\n"
         "  voxlane serve --config voxlane.toml\n"
         "  voxlane serve --model '' --asr-model whisper-tiny-en   # speech alone, no chat\n"
-        f"  {API_KEY_VARIABLE}=secret voxlane serve --host 0.0.0.0   # clients must send the key",
+        f"  {API_KEY_VARIABLE}=secret voxlane serve --host 0.0.0.0   # clients must send the key\n"
+        "  voxlane serve --tls-cert cert.pem --tls-key key.pem     # https and wss; renewed files are used\n"
+        "  voxlane keys add acme --file keys.json                  # one key for each client",
     )
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file; see `voxlane check-config`")
     add_options(parser, (*SERVER_OPTIONS, *MODEL_OPTIONS, THREADS_OPTION, LISTENER_OPTION, SPEAKER_OPTION))
@@ -184,6 +186,58 @@ def add_voices(commands: Commands) -> argparse.ArgumentParser:
         # No default here: it would overwrite a value given before the action.
         action.add_argument("--url", default=argparse.SUPPRESS, help=f"the server (default: {SERVER_URL})")
         action.set_defaults(action=name)
+    return parser
+
+
+def add_keys(commands: Commands) -> argparse.ArgumentParser:
+    """Add `voxlane keys`."""
+    parser = add_command(
+        commands,
+        "keys",
+        "the keys of a server: who may use it, and how much",
+        "  voxlane keys add acme --file keys.json --conversations 20 --requests-per-minute 600\n"
+        "  voxlane keys add desk --config voxlane.toml --priority critical   # the file under [keys] there\n"
+        "  voxlane keys list --file keys.json\n"
+        "  voxlane keys revoke acme --file keys.json\n"
+        "\n"
+        "A key is shown once; the file holds its hash. A running server with\n"
+        "\n"
+        "  [keys]\n"
+        '  file = "keys.json"\n'
+        "\n"
+        "reads the file again when it changes. The conversations of a revoked key end within seconds. Without a\n"
+        "limit, only the server's own limits count. `voxlane keys add --help` explains the limits.",
+    )
+    parser.set_defaults(action="list", name="")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    add = actions.add_parser("add", help="make a key and show it, once")
+    add.add_argument("name", metavar="NAME", help="of the tenant: in metrics and in this list, as acme")
+    add.add_argument("--conversations", type=int, default=0, metavar="N", help="at one time, parked ones too")
+    add.add_argument(
+        "--requests-per-minute", type=int, default=0, metavar="N", help="HTTP requests and new conversations"
+    )
+    add.add_argument(
+        "--audio-minutes-per-minute",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="sound from microphones and recordings, and of /v1/audio/speech: an open microphone takes 1",
+    )
+    add.add_argument(
+        "--priority",
+        choices=("normal", "high", "critical"),
+        default="normal",
+        help="the most urgent priority that its requests may ask for (default: normal)",
+    )
+    revoke = actions.add_parser("revoke", help="take a key away")
+    revoke.add_argument("name", metavar="NAME", help="of the tenant")
+    listing = actions.add_parser("list", help="names and limits")
+    for action, name in ((add, "add"), (revoke, "revoke"), (listing, "list")):
+        action.set_defaults(action=name)
+        action.add_argument(
+            "--file", metavar="FILE", type=Path, help="the file of keys; default: keys.file of --config"
+        )
+        action.add_argument("--config", metavar="FILE", type=Path, help="TOML file of the server")
     return parser
 
 

@@ -46,6 +46,10 @@ SPEAKER_OPTION = Option("--tts-model", "engine.tts_model", "MODEL", str, 'the mo
 SERVER_OPTIONS = (
     Option("--host", "server.host", "HOST", str, "address to listen on"),
     Option("--port", "server.port", "PORT", int, "port to listen on; 0: any free one"),
+    Option(
+        "--tls-cert", "server.tls_cert", "FILE", str, "serve https and wss with this certificate and its chain, PEM"
+    ),
+    Option("--tls-key", "server.tls_key", "FILE", str, "its private key, PEM"),
     Option("--max-batch", "engine.max_batch", "N", int, "requests in one engine step; 0: as many as suit the device"),
 )
 

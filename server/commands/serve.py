@@ -14,8 +14,9 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 import uvicorn
@@ -26,12 +27,13 @@ from voxlane.server.app import make_app
 from voxlane.server.audio.voices import names, served_name
 from voxlane.server.commands.neighbours import Neighbour, advice, find_neighbours
 from voxlane.server.commands.progress import Progress
-from voxlane.server.config import Config, PhoneKeys
+from voxlane.server.config import Config, PhoneKeys, ServerConfig
 from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess
 from voxlane.server.errors import ConfigError, Draining, EngineGivenUp
 from voxlane.server.http.connections import OpenConnections
 from voxlane.server.http.frames import CountedFrames
 from voxlane.server.http.heads import HeadInTime
+from voxlane.server.http.tls import Certificate, TlsListener
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
 from voxlane.server.service import VERSION, Service, make_service
@@ -50,6 +52,10 @@ class HttpServer:
     def __init__(self, service: Service, listener: socket.socket) -> None:
         self._listener = listener
         self._connections = OpenConnections()
+        self._most = service.config.limits.connections
+        self.certificate = certificate_of(service.config.server)
+        self.tls: TlsListener | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._config = uvicorn.Config(
             make_app(service, lambda: len(self._server.server_state.connections), self._connections.of),
             http=cast(type[asyncio.Protocol], partial(HeadInTime, self._connections)),
@@ -67,21 +73,58 @@ class HttpServer:
         )
         self._server = uvicorn.Server(self._config)
 
+    def _crowded(self) -> bool:
+        """Return whether there are too many connections for another TLS handshake.
+
+        Some more than limits.connections are let in: they are told that the server is full.
+        """
+        beginning = len(self.tls.beginning) if self.tls is not None else 0
+        count = len(self._server.server_state.connections) + beginning
+        return count >= self._most + SPARE_DESCRIPTORS // 2
+
     async def start(self) -> None:
         """Start the application and accept connections."""
         self._config.load()
         self._server.lifespan = self._config.lifespan_class(self._config)
-        await self._server.startup(sockets=[self._listener])
+        await self._server.startup(sockets=[] if self.certificate is not None else [self._listener])
+        if self.certificate is not None:
+            self.tls = TlsListener(self._listener, self.certificate, self._new_protocol, self._crowded)
+            self.tls.start()
+            self._watching = asyncio.create_task(_watch(self.certificate), name="certificate")
+
+    def _new_protocol(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection, as uvicorn makes it."""
+        make = cast(Callable[..., asyncio.Protocol], self._config.http_protocol_class)
+        server = self._server
+        return make(config=self._config, server_state=server.server_state, app_state=server.lifespan.state)
 
     def stop_accepting(self) -> None:
         """Accept no more connections; open ones stay."""
         for server in self._server.servers:
             server.close()
+        if self.tls is not None:
+            self.tls.close()
 
     async def close(self) -> None:
         """Close open connections and stop the application."""
+        if self._watching is not None:
+            self._watching.cancel()
+        if self.tls is not None:
+            await self.tls.end()
         self._connections.end()
         await self._server.shutdown(sockets=[self._listener])
+
+
+def certificate_of(server: ServerConfig) -> Certificate | None:
+    """Return the certificate to serve with, None without TLS; raise ConfigError if it cannot be used."""
+    return Certificate(Path(server.tls_cert), Path(server.tls_key)) if server.tls_cert else None
+
+
+async def _watch(certificate: Certificate) -> None:
+    """Read the certificate again when its files change."""
+    while True:
+        await asyncio.sleep(limits.WATCH_SECONDS)
+        certificate.refresh()
 
 
 async def serve(
@@ -122,7 +165,12 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
             # The objects made so far live as long as the process: a full collection need not visit them again.
             gc.collect()
             gc.freeze()
-            print(banner(ready, listener, with_key=bool(service.api_key)), flush=True)
+            print(
+                banner(
+                    ready, listener, with_key=service.tenants.key_needed, secure=bool(service.config.server.tls_cert)
+                ),
+                flush=True,
+            )
             for neighbour in await neighbours:
                 print(advice(neighbour), flush=True)
             logger.info(
@@ -241,11 +289,11 @@ def why_this_listener(ready: Ready) -> list[str]:
     return [*told, ready.asr_missed] if ready.asr_missed else told
 
 
-def banner(ready: Ready, listener: socket.socket, *, with_key: bool) -> str:
+def banner(ready: Ready, listener: socket.socket, *, with_key: bool, secure: bool = False) -> str:
     """Return the lines that tell a person how to use this server."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    url = f"http://{host}:{port}"
+    url = f"{'https' if secure else 'http'}://{host}:{port}"
     key = ' \\\n    -H "Authorization: Bearer $VOXLANE_API_KEY"' if with_key else ""
     as_json = " -H 'Content-Type: application/json'"
     lines, tries = [f"voxlane {VERSION} at {url}"], []

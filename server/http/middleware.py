@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from email.utils import formatdate
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from voxlane.server.auth import host_allowed, is_loopback, origin_allowed
 from voxlane.server.config import Config
-from voxlane.server.errors import Forbidden, InternalError, TooManyConnections, Unauthorized, VoxlaneError
+from voxlane.server.errors import Forbidden, InternalError, TooManyConnections, VoxlaneError
 from voxlane.server.http.body import ClientGone
 from voxlane.server.http.heads import body_pending
+from voxlane.server.http.proxies import FORWARDED
 from voxlane.server.http.reply import error_response
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
+from voxlane.server.tenants.accounts import Account, Tenants
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +38,8 @@ WEBHOOKS = frozenset(
     }
 )  # fmt: skip
 """Requests of telephone systems, which cannot send our key: api/phone.py checks them."""
+
+_ACCOUNT = "voxlane.account"
 
 _ROUTES = WEBHOOKS | frozenset(
     {
@@ -59,24 +65,41 @@ class HttpMiddleware:
         app: ASGIApp,
         config: Config,
         metrics: Metrics,
-        api_key: str,
+        tenants: Tenants,
         open_connections: Callable[[], int],
         connections_of: Callable[[str], int] = lambda _: 0,
     ) -> None:
         self._app = app
         self._config = config
         self._metrics = metrics
-        self._api_key = api_key
+        self._tenants = tenants
+        self._forwarded: Counter[str] = Counter()  # open requests by forwarded address
         self._open_connections = open_connections
         self._connections_of = connections_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let one request through."""
         if scope["type"] == "http":
-            visit = _Visit(self._app, self._config, self._metrics, self._api_key, scope, full=self._full(scope))
-            await visit.run(receive, send)
+            with self._counted(scope):
+                visit = _Visit(self._app, self._config, self._metrics, self._tenants, scope, full=self._full(scope))
+                await visit.run(receive, send)
         else:
             await self._app(scope, receive, send)
+
+    @contextmanager
+    def _counted(self, scope: Scope) -> Iterator[None]:
+        """Count a request that a trusted proxy brings: its connections are the proxy's, whoever sends on them."""
+        if not scope.get(FORWARDED):
+            yield
+            return
+        address = scope["client"][0]
+        self._forwarded[address] += 1
+        try:
+            yield
+        finally:
+            self._forwarded[address] -= 1
+            if not self._forwarded[address]:
+                del self._forwarded[address]
 
     def _full(self, scope: Scope) -> str:
         """Return the limit of connections that is reached, "" if none is. Both counts include this connection."""
@@ -85,7 +108,8 @@ class HttpMiddleware:
         if self._open_connections() > limits.connections:
             return "limits.connections"
         client = scope.get("client")
-        if client and self._connections_of(client[0]) > limits.connections_per_address:
+        count = self._forwarded.__getitem__ if scope.get(FORWARDED) else self._connections_of
+        if client and count(client[0]) > limits.connections_per_address:
             return "limits.connections_per_address"
         return ""
 
@@ -94,12 +118,12 @@ class _Visit:
     """One request from arrival to its log line."""
 
     def __init__(
-        self, app: ASGIApp, config: Config, metrics: Metrics, api_key: str, scope: Scope, *, full: str
+        self, app: ASGIApp, config: Config, metrics: Metrics, tenants: Tenants, scope: Scope, *, full: str
     ) -> None:
         self._app = app
         self._config = config
         self._metrics = metrics
-        self._api_key = api_key
+        self._tenants = tenants
         self._scope = scope
         self._full = full
         self._request_id = f"req_{secrets.token_hex(12)}"
@@ -129,8 +153,8 @@ class _Visit:
                 raise TooManyConnections(detail=self._full)
             path: str = self._scope["path"]
             if path.startswith("/v1/") and path not in WEBHOOKS:
-                check_page(self._scope, self._config, self._api_key)
-                check_key(self._scope, self._api_key)
+                check_page(self._scope, self._config, with_key=self._tenants.key_needed)
+                self._charge(check_key(self._scope, self._tenants))
             await self._app(self._scope, receive, send)
         except ClientGone:
             self._status = CLIENT_GONE
@@ -140,6 +164,12 @@ class _Visit:
         except Exception as error:  # a bug: the client gets an answer and the traceback goes to our log
             logger.exception(line("bug", request=self._request_id, error=type(error).__name__))
             await self._refuse(InternalError(), receive, send)
+
+    def _charge(self, account: Account) -> None:
+        """Count a request for its tenant, or raise QuotaReached."""
+        self._scope[_ACCOUNT] = account
+        self._metrics.tenant_requests.labels(account.name).inc()
+        self._metrics.tenant_limited(account.name, account.count_request)
 
     async def _refuse(self, error: VoxlaneError, receive: Receive, send: Send) -> None:
         self._code = error.code
@@ -162,22 +192,27 @@ class _Visit:
         client = self._scope.get("client") or ("-",)
         level = logging.DEBUG if route in _QUIET else logging.INFO
         fields = {"request": self._request_id, "client": client[0], "method": self._scope["method"], "route": route}
-        logger.log(level, line("http", **fields, status=self._status, code=self._code, seconds=seconds))
+        account = self._scope.get(_ACCOUNT)
+        tenant = None if account is None else account.name
+        logger.log(level, line("http", **fields, status=self._status, code=self._code, tenant=tenant, seconds=seconds))
 
 
-def check_key(scope: Scope, api_key: str) -> None:
-    """Raise Unauthorized if a key is needed and the request does not carry it."""
-    if not api_key:
-        return
+def account_of(scope: Scope) -> Account:
+    """Return the tenant of a request that was let through."""
+    account: Account = scope[_ACCOUNT]
+    return account
+
+
+def check_key(scope: Scope, tenants: Tenants) -> Account:
+    """Return the tenant of a request; raise Unauthorized if a key is needed and the request does not carry it."""
     given = b"".join(value for name, value in scope["headers"] if name == b"authorization")
-    # Compared in constant time: the time of a refusal must not tell how much of a key is right.
-    if not secrets.compare_digest(given, b"Bearer " + api_key.encode()):
-        raise Unauthorized
+    scheme, _, key = given.partition(b" ")
+    return tenants.admit(key.decode("latin-1") if scheme == b"Bearer" else None)
 
 
-def check_page(scope: Scope, config: Config, api_key: str) -> None:
+def check_page(scope: Scope, config: Config, *, with_key: bool) -> None:
     """Raise Forbidden for a request that another site's page sends in its visitor's name; it could not send a key."""
-    if api_key:
+    if with_key:
         return
     headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
     host, origin = headers.get(b"host", ""), headers.get(b"origin")

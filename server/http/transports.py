@@ -24,8 +24,11 @@ class BoundedTransport:
 
     def close(self) -> None:
         """Close the transport when its buffer is empty, or when its time is over."""
+        if self.inner.is_closing():
+            return
+        unsent = self.inner.get_write_buffer_size()  # asked before: of a closed TLS transport it cannot be asked
         self.inner.close()
-        if self.inner.get_write_buffer_size():
+        if unsent:
             self._abort_later(self._flush_s)
 
     def lost(self) -> None:

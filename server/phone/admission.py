@@ -35,6 +35,7 @@ from voxlane.server.phone.signatures import (
     vonage_signed,
 )
 from voxlane.server.protocols.phone.line_events import CallFacts
+from voxlane.server.tenants.accounts import Account, Tenants
 
 PHONE_ADDRESS = "/v1/phone"
 """Where telephone systems connect their calls."""
@@ -51,6 +52,7 @@ class LineAdmission:
     keyed: bool  # False: the token must come with the start of the call
     open: bool = False  # nothing is asked for: a token that comes all the same may be any
     known: CallFacts | None = None  # what the pass in the handshake says about the call
+    account: Account | None = None  # the tenant whose API key the handshake has
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +72,14 @@ class PhoneAdmission:
         self,
         config: Config,
         keys: PhoneKeys,
-        api_key: str,
+        tenants: Tenants,
         passes: Passes,
         next_steps: NextSteps,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._config = config
         self._keys = keys
-        self._api_key = api_key
+        self._tenants = tenants
         self._clock = clock  # seconds since 1970: signatures hold such times
         self._networks = phone_networks(config.phone.sources)
         self._seen = SeenSignatures()
@@ -97,9 +99,10 @@ class PhoneAdmission:
         if not token:
             return LineAdmission(keyed=is_open, open=is_open)
         known = self.passes.redeem(token)
-        if known is None and not is_open and not self._is_key(connection, token):
+        account = self._account(connection)
+        if known is None and not is_open and not self._is_phone_key(token) and account is None:
             raise Unauthorized("The pass or the key of this call is wrong: see VOXLANE_PHONE_KEY.")
-        return LineAdmission(keyed=True, open=is_open, known=known)
+        return LineAdmission(keyed=True, open=is_open, known=known, account=account)
 
     def check_start(self, admission: LineAdmission, facts: CallFacts) -> CallFacts:
         """Return the facts of a call that begins, with what its pass says; raise Unauthorized if it may not begin."""
@@ -252,7 +255,7 @@ class PhoneAdmission:
 
     @property
     def _is_protected(self) -> bool:
-        return bool(self._api_key or self._keys)
+        return self._tenants.key_needed or bool(self._keys)
 
     def is_open(self, connection: HTTPConnection) -> bool:
         """Return whether nothing is asked for: there is no key, and only this machine, or every one, may connect."""
@@ -267,19 +270,18 @@ class PhoneAdmission:
     def _is_phone_key(self, token: str) -> bool:
         return bool(self._keys.phone) and same_text(token, self._keys.phone)
 
-    def _is_key(self, connection: HTTPConnection, token: str) -> bool:
-        """Return whether a token is the phone key, or the API key where every other client sends it."""
-        as_client = bool(self._api_key) and same_text(_bearer(connection.headers), self._api_key)
-        return self._is_phone_key(token) or as_client
+    def _account(self, connection: HTTPConnection) -> Account | None:
+        """Return the tenant of an API key, which is only taken where every other client sends it."""
+        return self._tenants.find(_bearer(connection.headers))
 
 
-def check_keys(config: Config, keys: PhoneKeys, api_key: str) -> None:
+def check_keys(config: Config, keys: PhoneKeys, tenants: Tenants) -> None:
     """Raise ConfigError for telephone keys that cannot be used, or that do not go with the configuration."""
     public_url = config.phone.public_url
     for name in ("twilio", "telnyx", "plivo", "vonage"):
         if getattr(keys, name) and not public_url:
             raise ConfigError(f"phone.public_url must be given with {PHONE_KEY_VARIABLES[name]}")
-    if public_url and not keys and not api_key and not config.server.open:
+    if public_url and not keys and not tenants.key_needed and not config.server.open:
         names = ", ".join(PHONE_KEY_VARIABLES.values())
         raise ConfigError(f"phone.public_url is given: one of {names} must be set, or anybody could ring")
     if keys.telnyx:

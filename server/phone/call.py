@@ -73,6 +73,7 @@ from voxlane.server.protocols.phone.line_events import (
     UnknownMessage,
 )
 from voxlane.server.sessions.conversation import Conversation
+from voxlane.server.tenants.accounts import Account
 
 logger = logging.getLogger(__name__)
 
@@ -137,11 +138,13 @@ class PhoneCall:
         phone: PhoneService,
         address: str,
         admit: Callable[[CallFacts], CallFacts],
+        account: Account | None = None,
     ) -> None:
         self._transport = transport
         self._recognise = recognise
         self._phone = phone
         self._address = address
+        self._account = account or phone.default_account
         self._admit = admit  # returns the completed facts of a call, or raises the error that refuses it
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
@@ -304,7 +307,7 @@ class PhoneCall:
             tools=self._tools.tools,
         )
         hello = Hello(started.input, started.output, config)
-        conversation = registry.open(hello, PHONE, self._address)
+        conversation = registry.open(hello, PHONE, self._address, self._account)
         assert isinstance(conversation.codec, PhoneCodec)
         self._phone_codec = conversation.codec
         self._conversation = conversation

@@ -47,7 +47,7 @@ async def answer(websocket: WebSocket, phone: PhoneService, metrics: Metrics) ->
             await websocket.accept(subprotocol=accepted_subprotocol(offered))
             if admission.keyed:
                 admit(websocket, RATE_LIMITS)
-            await PhoneCall(WebSocketLine(websocket), recognised, phone, address, admitted).run()
+            await PhoneCall(WebSocketLine(websocket), recognised, phone, address, admitted, admission.account).run()
     except VoxlaneError as error:
         metrics.sockets_closed.labels(str(error.http_status)).inc()
         logger.info(line("call refused", client=address, code=error.code, detail=error.detail or None))

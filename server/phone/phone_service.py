@@ -15,6 +15,7 @@ from voxlane.server.phone.tool_file import read_tools
 from voxlane.server.phone.tool_webhook import FAILED, ToolWebhook
 from voxlane.server.protocols.phone.line_events import CallFacts
 from voxlane.server.sessions.registry import SessionRegistry, dated
+from voxlane.server.tenants.accounts import Tenants
 
 TRANSFERRING = frozenset({"twilio", "telnyx", "plivo", "vonage", "asterisk", "audiosocket"})
 """Telephone systems that ask what follows after a call: by their documents, or by their dialplan."""
@@ -24,13 +25,14 @@ class PhoneService:
     """The telephone of one server."""
 
     def __init__(
-        self, whole: Config, keys: PhoneKeys, registry: SessionRegistry, metrics: Metrics, api_key: str
+        self, whole: Config, keys: PhoneKeys, registry: SessionRegistry, metrics: Metrics, tenants: Tenants
     ) -> None:
-        check_keys(whole, keys, api_key)
+        check_keys(whole, keys, tenants)
         self.config = config = whole.phone
         self.registry = registry
+        self.default_account = tenants.default  # of calls that show no API key
         self.next_steps = NextSteps()
-        self.admission = PhoneAdmission(whole, keys, api_key, Passes(), self.next_steps)
+        self.admission = PhoneAdmission(whole, keys, tenants, Passes(), self.next_steps)
         self.audiosocket = _listener(config.audiosocket)
         self._customer_tools = read_tools(config.tools)
         self._tools = self._made_tools(transfers=True)

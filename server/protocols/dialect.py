@@ -15,6 +15,7 @@ from voxlane.engine.api import ChatMessage
 from voxlane.server.conversation.client_events import ClientEvent, Played
 from voxlane.server.conversation.server_events import ServerEvent
 from voxlane.server.conversation.values import SessionConfig, StateName
+from voxlane.server.limits import RETRY_AFTER_SECONDS
 
 CodecName = Literal["pcm16", "mulaw", "alaw", "opus", "g722"]
 
@@ -166,6 +167,7 @@ class ConnectionEnd:
     code: str
     message: str
     retryable: bool
+    retry_after_s: int = RETRY_AFTER_SECONDS  # if it is retryable
 
 
 Outgoing = ServerEvent | SessionReady | ServerPong | GoAway | Farewell | Complaint | ConnectionEnd

@@ -278,8 +278,8 @@ def _played(_: Native, message: _Played) -> list[Incoming]:
     return [client_events.Played(message.epoch, message.samples), *starved]
 
 
-def _error(code: str, message: str, retryable: bool) -> tuple[object, ...]:
-    return code, message, retryable, RETRY_AFTER_SECONDS if retryable else 0
+def _error(code: str, message: str, retryable: bool, wait_s: int = RETRY_AFTER_SECONDS) -> tuple[object, ...]:
+    return code, message, retryable, wait_s if retryable else 0
 
 
 _READERS: dict[str, tuple[type[Struct], Callable[[Native, Any], list[Incoming]]]] = {
@@ -320,7 +320,7 @@ _WRITERS: dict[type, tuple[str, Callable[[Any], tuple[object, ...]]]] = {
     ),
     server_events.HardToHear: ("hard_to_hear", lambda e: ()),
     server_events.Fault: ("error", lambda e: _error(e.code, e.message, e.retryable)),
-    dialect.ConnectionEnd: ("error", lambda e: _error(e.code, e.message, e.retryable)),
+    dialect.ConnectionEnd: ("error", lambda e: _error(e.code, e.message, e.retryable, e.retry_after_s)),
     dialect.Complaint: ("error", lambda e: _error(e.code, e.message, False)),
     server_events.Configured: ("configured", lambda e: (as_map(e.config),)),
     dialect.ServerPong: ("pong", lambda e: (e.mark, e.audio_s)),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from starlette.websockets import WebSocket
 
-from voxlane.server.auth import key_matches, offered_key, origin_allowed
+from voxlane.server.auth import offered_key, origin_allowed
 from voxlane.server.errors import Forbidden, InvalidRequest, Unauthorized
 from voxlane.server.protocols.dialect import Dialect
 from voxlane.server.sessions.client_secrets import PREFIX as SECRET_PREFIX
 from voxlane.server.sessions.registry import SessionRegistry
+from voxlane.server.tenants.accounts import Account, Tenants
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,30 +21,47 @@ class Admission:
     """The result of a handshake."""
 
     subprotocol: str | None  # the selected one
-    keyed: bool  # False: the key must come with the hello
+    account: Account | None  # None: the key must come with the hello
     session: Mapping[str, Any] | None = None  # the session of its client secret
+    stale: bool = False  # its client secret is not valid: it can resume a conversation, and nothing else
 
 
-def check_handshake(websocket: WebSocket, dialect: Dialect, registry: SessionRegistry, api_key: str) -> Admission:
+def check_handshake(websocket: WebSocket, dialect: Dialect, registry: SessionRegistry, tenants: Tenants) -> Admission:
     """Return the result of a handshake, or raise the error that refuses it before there is a connection."""
     headers, offered = websocket.headers, websocket.scope["subprotocols"]
     host, origin = headers.get("host", ""), headers.get("origin")
-    if not origin_allowed(origin, host, registry.config.origins, with_key=bool(api_key)):
+    if not origin_allowed(origin, host, registry.config.origins, with_key=tenants.key_needed):
         raise Forbidden("Pages of this origin may not connect: see voice.origins.")
     if dialect.subprotocol_needed and dialect.subprotocol not in offered:
         raise InvalidRequest(f"The subprotocol {dialect.subprotocol} must be offered.")
     selected = dialect.subprotocol if dialect.subprotocol in offered else None
     key = offered_key(headers.get("authorization", ""), offered)
-    says_hello = dialect.opening is None
-    if key is not None and key.startswith(SECRET_PREFIX) and not says_hello:
-        session = registry.secrets.redeem(key)
-        if session is None:  # refused even on an open server: the client expects its session
-            raise Unauthorized("The client secret is unknown or has expired: have another one made.")
-        return Admission(selected, keyed=True, session=session)
-    if not api_key:
-        return Admission(selected, keyed=True)
-    if key is None and says_hello:  # the key may come with the hello
-        return Admission(selected, keyed=False)
-    if key is None or not key_matches(key, api_key):
-        raise Unauthorized
-    return Admission(selected, keyed=True)
+    if key is None and dialect.opening is None:
+        # The key may come with the hello; on an open server a client secret may.
+        return Admission(selected, None if tenants.key_needed else tenants.default)
+    if dialect.opening is None and is_secret(key) and registry.secrets.redeem(key) is None:
+        return Admission(selected, None, stale=True)
+    account, session = admitted(key, registry, tenants)
+    if dialect.opening is not None:  # the others may resume a conversation that has its place already
+        account.check_room()
+    return Admission(selected, account, session)
+
+
+def is_secret(key: str | None) -> TypeGuard[str]:
+    """Return whether a key is a client secret, valid or not."""
+    return key is not None and key.startswith(SECRET_PREFIX)
+
+
+def stale_secret() -> Unauthorized:
+    """Return the error for a client secret that opens nothing."""
+    return Unauthorized("The client secret is unknown or has expired: have another one made.")
+
+
+def admitted(key: str | None, registry: SessionRegistry, tenants: Tenants) -> tuple[Account, Mapping[str, Any] | None]:
+    """Return the tenant of a client by its key or its client secret, and the session of the latter."""
+    if is_secret(key):
+        grant = registry.secrets.redeem(key)
+        if grant is None:  # refused even on an open server: the client expects its session
+            raise stale_secret()
+        return grant.account, grant.session
+    return tenants.admit(key), None

@@ -10,47 +10,73 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from voxlane.server import limits
+from voxlane.server.tenants.accounts import Account
 
 PREFIX = "ek_"
 """Browser libraries recognise a client secret by this prefix."""
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a client secret opens."""
+
+    session: dict[str, Any]
+    account: Account  # the tenant whose key made the secret
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    expires_s: float  # on the clock of this process
+    session: bytes
+    account: Account
+
+
 class ClientSecrets:
     """Secrets and their sessions. When there are too many, the oldest are dropped."""
 
-    def __init__(self, clock: Callable[[], float] = time.time, most: int = limits.CLIENT_SECRETS) -> None:
-        self._clock = clock  # seconds since 1970: clients are told when a secret expires
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        most: int = limits.CLIENT_SECRETS,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock  # decides: the wall clock may jump while a secret is valid
+        self._wall_clock = wall_clock  # seconds since 1970: what clients are told
         self._most = most
-        self._kept: dict[bytes, tuple[int, bytes]] = {}  # expiry and session by hash, oldest first
+        self._kept: dict[bytes, _Kept] = {}  # by hash, oldest first
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def issue(self, session: Mapping[str, Any], seconds: int) -> tuple[str, int]:
-        """Return a new secret for connections with this session, and when it expires."""
+    def issue(self, session: Mapping[str, Any], seconds: int, account: Account) -> tuple[str, int]:
+        """Return a new secret for connections with this session, and when it expires on the wall clock."""
         now = self._clock()
         if len(self._kept) >= self._most:
-            self._kept = {hashed: one for hashed, one in self._kept.items() if one[0] > now}
+            self._kept = {hashed: one for hashed, one in self._kept.items() if one.expires_s > now}
         while len(self._kept) >= self._most:
             del self._kept[next(iter(self._kept))]
-        value, expires_at = PREFIX + secrets.token_urlsafe(32), int(now) + seconds
+        value = PREFIX + secrets.token_urlsafe(32)
         # Kept as text, so that a change to one connection's session cannot reach the next connection.
-        self._kept[_hash(value)] = expires_at, json.dumps(session, ensure_ascii=False, separators=(",", ":")).encode()
-        return value, expires_at
+        text = json.dumps(session, ensure_ascii=False, separators=(",", ":")).encode()
+        self._kept[_hash(value)] = _Kept(now + seconds, text, account)
+        return value, int(self._wall_clock()) + seconds
 
-    def redeem(self, value: str) -> dict[str, Any] | None:
-        """Return the session of a secret, any number of times until it expires; None if there is no such secret."""
+    def redeem(self, value: str) -> Grant | None:
+        """Return what a secret opens, any number of times until it expires; None if there is no such secret.
+
+        A secret ends with the key that made it.
+        """
         # Looked up by hash, so that the time it takes reveals nothing about existing secrets.
         hashed = _hash(value)
-        expires_at, session = self._kept.get(hashed, (0, b""))
-        if expires_at <= self._clock():
+        kept = self._kept.get(hashed)
+        if kept is None or kept.expires_s <= self._clock() or kept.account.revoked:
             self._kept.pop(hashed, None)
             return None
-        found: dict[str, Any] = json.loads(session)
-        return found
+        return Grant(json.loads(kept.session), kept.account)
 
 
 def _hash(value: str) -> bytes:

@@ -17,7 +17,6 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from voxlane.codecs.errors import InvalidAudio
 from voxlane.server import limits
 from voxlane.server.audio.opus_process import OpusStream
-from voxlane.server.auth import key_matches
 from voxlane.server.conversation.client_events import Audio, ConfigureSession, Played, Respond
 from voxlane.server.errors import (
     InternalError,
@@ -27,7 +26,6 @@ from voxlane.server.errors import (
     TimedOut,
     TooFast,
     TooLarge,
-    Unauthorized,
     VoxlaneError,
 )
 from voxlane.server.http.buckets import Bucket
@@ -52,10 +50,12 @@ from voxlane.server.protocols.dialect import (
     SessionReady,
     Starved,
 )
-from voxlane.server.sessions.admission import Admission, check_handshake
+from voxlane.server.protocols.openai_realtime.client_secret import secret_defaults
+from voxlane.server.sessions.admission import Admission, admitted, check_handshake, is_secret, stale_secret
 from voxlane.server.sessions.conversation import Conversation
 from voxlane.server.sessions.outbound import TooSlow
 from voxlane.server.sessions.registry import SessionRegistry
+from voxlane.server.tenants.accounts import Tenants
 
 logger = logging.getLogger(__name__)
 
@@ -71,17 +71,17 @@ FINISHED = frozenset({DONE, 1002, 1003, 1007, 1009})
 
 
 async def converse(
-    websocket: WebSocket, dialect: Dialect, registry: SessionRegistry, metrics: Metrics, api_key: str
+    websocket: WebSocket, dialect: Dialect, registry: SessionRegistry, metrics: Metrics, tenants: Tenants
 ) -> None:
     """Serve one WebSocket from its handshake to its end."""
     address = websocket.client.host if websocket.client is not None else "-"
     try:
-        admission = check_handshake(websocket, dialect, registry, api_key)
+        admission = check_handshake(websocket, dialect, registry, tenants)
         with registry.socket(address):
             await websocket.accept(subprotocol=admission.subprotocol)
-            if admission.keyed:
+            if admission.account is not None:
                 admit(websocket, dialect.rate_limits)
-            await Connection(websocket, dialect, registry, metrics, api_key, address, admission).run()
+            await Connection(websocket, dialect, registry, metrics, tenants, address, admission).run()
     except VoxlaneError as error:
         metrics.sockets_closed.labels(str(error.http_status)).inc()
         logger.info(line("voice refused", client=address, code=error.code, detail=error.detail or None))
@@ -99,7 +99,7 @@ class Connection:
         dialect: Dialect,
         registry: SessionRegistry,
         metrics: Metrics,
-        api_key: str,
+        tenants: Tenants,
         address: str,
         admission: Admission,
     ) -> None:
@@ -107,9 +107,10 @@ class Connection:
         self._dialect = dialect
         self._registry = registry
         self._metrics = metrics
-        self._api_key = api_key
+        self._tenants = tenants
         self._address = address
         self._admission = admission
+        self._account = admission.account
         self._rate_limits = rates = dialect.rate_limits
         self._loop = asyncio.get_running_loop()
         self._began_s = self._read_s = self._loop.time()
@@ -194,24 +195,32 @@ class Connection:
 
     async def _hello(self) -> Hello:
         """Return the client's Hello from its first message, or from its handshake."""
+        session, defaults = self._admission.session, self._registry.defaults
         if self._dialect.opening is not None:
             query, capabilities = self._websocket.query_params, self._registry.capabilities(self._registry.ready)
-            return self._dialect.opening(
-                Handshake(query, self._admission.session, capabilities), self._registry.defaults
-            )
+            return self._dialect.opening(Handshake(query, session, capabilities), defaults)
         assert self._dialect.read_hello is not None
         async with asyncio.timeout(limits.VOICE_HELLO_SECONDS):
-            return self._dialect.read_hello(await self._receive(), self._registry.defaults)
+            message = await self._receive()
+        hello = self._dialect.read_hello(message, defaults)
+        if hello.resume and (self._admission.stale or is_secret(hello.key)):
+            return hello  # a conversation outlives the secret that began it: its resume token is checked
+        if self._admission.stale:
+            raise stale_secret()
+        if self._account is None or is_secret(hello.key):
+            self._account, session = admitted(hello.key, self._registry, self._tenants)
+            admit(self._websocket, self._rate_limits)
+        if session is None or hello.resume:
+            return hello
+        capabilities = self._registry.capabilities(self._registry.ready)
+        return self._dialect.read_hello(message, secret_defaults(session, defaults, capabilities))
 
     def _greet(self, hello: Hello) -> None:
-        if not self._admission.keyed and not key_matches(hello.key, self._api_key):
-            raise Unauthorized
-        if not self._admission.keyed:
-            admit(self._websocket, self._rate_limits)
         if hello.resume:
             conversation = self._take_over(hello)
         else:
-            conversation = self._registry.open(hello, self._dialect, self._address)
+            assert self._account is not None
+            conversation = self._registry.open(hello, self._dialect, self._address, self._account)
             conversation.attach(self)
         self._conversation = conversation
         self._audio_before_s = conversation.codec.heard_s()
@@ -230,13 +239,18 @@ class Connection:
         for packet in conversation.codec.encode(ready):
             conversation.outbound.put_first(packet)
         self._message_waits.set()
-        logger.info(line("voice open", session=conversation.name, client=self._address, resumed=bool(hello.resume)))
+        tenant = conversation.account.name
+        facts = {"session": conversation.name, "client": self._address, "tenant": tenant}
+        logger.info(line("voice open", **facts, resumed=bool(hello.resume)))
         if not hello.resume:
             conversation.open()
         self._set_watch()
 
     def _take_over(self, hello: Hello) -> Conversation:
-        conversation = self._registry.take_back(hello.resume)
+        conversation = self._registry.take_back(hello.resume, self._account)
+        if self._account is None:
+            self._account = conversation.account
+            admit(self._websocket, self._rate_limits)
         before = conversation.writer
         conversation.detach()
         if before is not None:
@@ -394,7 +408,7 @@ class Connection:
         """Yield the last messages: those that wait, without sound, and the error."""
         conversation = self._conversation
         codec = conversation.codec if conversation is not None else self._dialect.make(Hello(), 0)
-        ending = None if error is None else ConnectionEnd(error.kind, error.code, error.message, error.retryable)
+        ending = None if error is None else _told(error)
         last = [] if ending is None else codec.encode(ending)
         if conversation is None or self._taken_over:  # no conversation numbers our messages
             yield from (codec.write(packet, 0) for packet in last)
@@ -405,3 +419,7 @@ class Connection:
         while (item := conversation.outbound.next()) is not None:
             if not item[0].epoch:
                 yield codec.write(*item)
+
+
+def _told(error: VoxlaneError) -> ConnectionEnd:
+    return ConnectionEnd(error.kind, error.code, error.message, error.retryable, error.retry_after_s)

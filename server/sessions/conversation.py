@@ -10,8 +10,8 @@ import asyncio
 import logging
 from typing import Protocol
 
-from voxlane.engine.api import FromEngine, ToEngine
-from voxlane.server.conversation.client_events import ClientEvent, Played
+from voxlane.engine.api import LISTEN_RATE, FromEngine, ToEngine
+from voxlane.server.conversation.client_events import Audio, ClientEvent, Played
 from voxlane.server.conversation.effects import RequestsLost, Send, SendToEngine, Tick
 from voxlane.server.conversation.server_events import (
     Configured,
@@ -32,6 +32,7 @@ from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import Codec, Outgoing
 from voxlane.server.sessions.outbound import Outbound, TooSlow
+from voxlane.server.tenants.accounts import Account
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Conversation:
         self.acked: Played | None = None  # playback position, in the client's samples
         self.over = False
         self.channel: EngineCommands | None = None  # set by the registry
+        self.account = Account()  # the tenant; set by the registry
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self.began_s = self._loop.time()
@@ -122,7 +124,16 @@ class Conversation:
         self._apply(None)
 
     def feed(self, event: ClientEvent | FromEngine | RequestsLost | Tick) -> None:
-        """Process an event."""
+        """Process an event; a microphone's sound counts for its tenant, and ends the conversation over its limit."""
+        if isinstance(event, Audio) and not self.over:
+            seconds = len(event.pcm) / 2 / LISTEN_RATE
+            self._metrics.tenant_audio.labels(self.account.name).inc(seconds)
+            try:
+                self._metrics.tenant_limited(self.account.name, self.account.check_audio)
+            except VoxlaneError as error:
+                self._fail(error)
+                return
+            self.account.count_audio(seconds)
         self._apply(event)
 
     def played(self, played: Played) -> None:

@@ -24,7 +24,14 @@ from voxlane.server.conversation.session import Session
 from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.engine_client.engine_process import EngineProcess
 from voxlane.server.engine_client.remote_chat import RemoteChat
-from voxlane.server.errors import Draining, Full, InvalidRequest, ModelNotFound, NotResumable
+from voxlane.server.errors import (
+    Draining,
+    Full,
+    InvalidRequest,
+    KeyRevoked,
+    ModelNotFound,
+    NotResumable,
+)
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import Bounds, Capabilities, Dialect, GoAway, Hello
@@ -32,6 +39,7 @@ from voxlane.server.protocols.sound import codecs
 from voxlane.server.sessions.client_secrets import ClientSecrets
 from voxlane.server.sessions.conversation import Conversation
 from voxlane.server.sessions.resume import Tokens
+from voxlane.server.tenants.accounts import Account
 
 logger = logging.getLogger(__name__)
 
@@ -152,8 +160,8 @@ class SessionRegistry:
             if not self._sockets:
                 self._quiet.set()
 
-    def open(self, hello: Hello, dialect: Dialect, address: str) -> Conversation:
-        """Begin a conversation."""
+    def open(self, hello: Hello, dialect: Dialect, address: str, account: Account) -> Conversation:
+        """Begin a conversation of a tenant."""
         ready = self.ready
         if not self._engine.connected:
             raise self._engine.not_ready()
@@ -173,7 +181,9 @@ class SessionRegistry:
             echo_guard=self.config.echo_guard == "auto",
         )
         codec = dialect.make(replace(hello, config=config), ready.speak_rate)
+        self._metrics.tenant_limited(account.name, account.begin_conversation)
         conversation = Conversation(session, codec, address, self._metrics)
+        conversation.account = account
         if self._remote is None:
             conversation.channel = self._engine.channel(conversation.name, conversation.feed)
         else:
@@ -181,6 +191,7 @@ class SessionRegistry:
             remote.engine = self._engine.channel(conversation.name, remote.receive)
         self._conversations[conversation.name] = conversation
         self._metrics.sessions.inc()
+        self._metrics.tenant_conversations.labels(account.name).inc()
         self._empty.clear()
         return conversation
 
@@ -242,11 +253,15 @@ class SessionRegistry:
             if conversation.session.config.voice == name:
                 conversation.feed(ConfigureSession(replace(conversation.session.config, voice="")))
 
-    def take_back(self, token: str) -> Conversation:
-        """Return the conversation of a resume token and stop its parking timer; raise NotResumable if there is none."""
+    def take_back(self, token: str, account: Account | None) -> Conversation:
+        """Return the conversation of a resume token and stop its parking timer; raise NotResumable if there is none.
+
+        A token is good for the tenant of its conversation alone. `account` is None where the token is all that a client
+        has shown.
+        """
         name = self.tokens.redeem(token)
         conversation = self._conversations.get(name) if name is not None else None
-        if conversation is None or conversation.over:
+        if conversation is None or conversation.over or account not in (None, conversation.account):
             raise NotResumable
         timer = self._parked.pop(conversation.name, None)
         if timer is not None:
@@ -271,8 +286,19 @@ class SessionRegistry:
         if self._conversations.pop(conversation.name, None) is not None:
             self.tokens.revoke(conversation.name)
             self._metrics.sessions.dec()
+            self._metrics.tenant_conversations.labels(conversation.account.name).dec()
+            conversation.account.end_conversation()
         if not self._conversations:
             self._empty.set()
+
+    def end_revoked(self) -> None:
+        """End the conversations of tenants whose keys were revoked."""
+        for conversation in [one for one in self._conversations.values() if one.account.revoked]:
+            writer = conversation.writer
+            if writer is not None:
+                writer.end(KeyRevoked())
+            else:
+                self.close(conversation)
 
     # ---- going down
 

@@ -246,8 +246,10 @@ def value_for(key: str, hint: object) -> st.SearchStrategy[object]:
     if hint is bool:
         return st.booleans()
     texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(str.isprintable)
-    if key in ("chat.url", "engine.adapter"):
-        return st.just("")  # they need a model with them
+    if key in ("chat.url", "engine.adapter", "server.tls_cert", "server.tls_key"):
+        return st.just("")  # they need another key with them
+    if key == "server.trusted_proxies":
+        return st.lists(st.sampled_from(["10.0.0.0/8", "127.0.0.1", "fd00::/8"]), unique=True)
     if key == "voice.pronunciations":
         return st.lists(st.sampled_from(["Siobhan = shiv-awn", "Niamh = /niːv/", "SQL=sequel"]), unique=True)
     if key in PHONE_VALUES:

@@ -13,7 +13,16 @@ import httpx
 
 from voxlane.engine.api import EngineConfig
 from voxlane.server.commands.serve import HttpServer, listen
-from voxlane.server.config import ChatConfig, Config, LimitsConfig, PhoneConfig, PhoneKeys, ServerConfig, VoiceConfig
+from voxlane.server.config import (
+    ChatConfig,
+    Config,
+    KeysConfig,
+    LimitsConfig,
+    PhoneConfig,
+    PhoneKeys,
+    ServerConfig,
+    VoiceConfig,
+)
 from voxlane.server.engine_client.engine_process import EngineProcess, RestartBudget
 from voxlane.server.metrics import Metrics
 from voxlane.server.service import Service, make_service
@@ -56,6 +65,7 @@ async def start(
     chat: ChatConfig | None = None,
     phone: PhoneConfig | None = None,
     phone_keys: PhoneKeys | None = None,
+    keys: KeysConfig | None = None,
     restarts: RestartBudget | None = None,
     hang_s: float = 2.0,
     start_failures: int = 5,
@@ -66,7 +76,7 @@ async def start(
     watch = {"hang_s": hang_s, "start_failures": start_failures}
     engine = EngineConfig(model, asr_model, tts_model, adapter, **watch)  # type: ignore[arg-type]
     parts = (limits or LimitsConfig(), voice or VoiceConfig(), chat or ChatConfig())
-    config = Config(server or ServerConfig(), engine, *parts, phone=phone or PhoneConfig())
+    config = Config(server or ServerConfig(), engine, *parts, phone=phone or PhoneConfig(), keys=keys or KeysConfig())
     metrics = Metrics()
     link = EngineProcess(config.engine, command=command, observers=(metrics,), restarts=restarts)
     service = make_service(config, link, metrics, api_key, phone_keys=phone_keys)
@@ -74,7 +84,7 @@ async def start(
     http = HttpServer(service, listener)
     await http.start()
     try:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        url = f"{'https' if config.server.tls_cert else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
         # verify: plain HTTP needs no certificates, and to read them takes longer than all else here
         async with httpx.AsyncClient(base_url=url, timeout=60, verify=False) as client:
             if wait:

@@ -51,7 +51,7 @@ async def openapi(request: Request) -> Response:
 
 def facts_of(service: Service) -> Facts:
     """Return the facts of a server that its description depends on."""
-    return Facts(service.config.limits, bool(service.api_key), service.chat_model, formats())
+    return Facts(service.config.limits, service.tenants.key_needed, service.chat_model, formats())
 
 
 def document(facts: Facts) -> Schema:

@@ -128,7 +128,7 @@ async def test_parameters_reach_the_engine(serving: Any) -> None:
             assert expected in text
         extras = {"priority": "critical", "deadline_ms": 250, "cache_salt": "tenant-1"}
         text = (await server.chat("submission", **extras)).json()["choices"][0]["message"]["content"]
-        assert text == "<Priority.CRITICAL: 2> 0.25 tenant-1"
+        assert text == "<Priority.CRITICAL: 2> 0.25 http  tenant-1"
 
 
 @MANY("stream", [False, True])

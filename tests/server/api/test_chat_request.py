@@ -241,7 +241,7 @@ def refusal_of(data: bytes) -> VoxlaneError | None:
         request = parse(parse_json(data))
     except VoxlaneError as error:
         return error
-    asked = {"sampling": request.sampling, "tenant": request.tenant, "tools": request.tools}
+    asked = {"sampling": request.sampling, "tenant": request.cache_salt, "tools": request.tools}
     submit = Submit("r", "chat", request.messages, **asked)
     assert decode(encode(submit)) == submit
     return None

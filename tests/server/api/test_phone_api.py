@@ -31,6 +31,7 @@ from voxlane.server.http.middleware import WEBHOOKS, HttpMiddleware
 from voxlane.server.metrics import Metrics
 from voxlane.server.phone.admission import PhoneAdmission
 from voxlane.server.phone.passes import NextSteps, Passes
+from voxlane.server.tenants.accounts import Tenants
 
 PUBLIC = "https://example.org"
 SIGNER = Ed25519PrivateKey.generate()
@@ -59,9 +60,9 @@ async def desk(
     keys: PhoneKeys = KEYS, *, api_key: str = "sesame", public_url: str = PUBLIC, client: str = "203.0.113.7"
 ) -> AsyncIterator[Desk]:
     config = Config(phone=PhoneConfig(public_url=public_url))
-    admission = PhoneAdmission(config, keys, api_key, Passes(), NextSteps())
+    admission = PhoneAdmission(config, keys, Tenants(api_key), Passes(), NextSteps())
     metrics = Metrics()
-    options = {"config": config, "metrics": metrics, "api_key": api_key, "open_connections": lambda: 0}
+    options = {"config": config, "metrics": metrics, "tenants": Tenants(api_key), "open_connections": lambda: 0}
     app = Starlette(routes=list(phone_routes(config, admission)), middleware=[Middleware(HttpMiddleware, **options)])
     transport = httpx.ASGITransport(app, client=(client, 4000))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as http:
@@ -87,7 +88,7 @@ def by_vonage(body: bytes, jti: str = "1") -> dict[str, str]:
 
 def test_every_document_has_its_own_check() -> None:
     config = Config()
-    admission = PhoneAdmission(config, PhoneKeys(), "", Passes(), NextSteps())
+    admission = PhoneAdmission(config, PhoneKeys(), Tenants(), Passes(), NextSteps())
     assert {route.path for route in phone_routes(config, admission)} == WEBHOOKS
 
 

@@ -22,6 +22,7 @@ from voxlane.server.errors import ConfigError, Forbidden, InvalidRequest, Unauth
 from voxlane.server.phone.admission import LineAdmission, PhoneAdmission, check_keys
 from voxlane.server.phone.passes import NextSteps, Passes
 from voxlane.server.protocols.phone.line_events import CallFacts
+from voxlane.server.tenants.accounts import Tenants
 
 PUBLIC = "https://example.org"
 STREAM = "wss://example.org/v1/phone"
@@ -39,7 +40,7 @@ def house(
         voice=VoiceConfig(origins=("https://page.example",)),
         phone=PhoneConfig(**phone),
     )
-    return PhoneAdmission(config, keys or PhoneKeys(), api_key, Passes(), NextSteps(), lambda: now)
+    return PhoneAdmission(config, keys or PhoneKeys(), Tenants(api_key), Passes(), NextSteps(), lambda: now)
 
 
 def ring(query: str = "", client: str | None = FAR, path: str = "/v1/phone", **headers: str) -> HTTPConnection:
@@ -196,7 +197,10 @@ def test_without_a_phone_key_no_empty_token_is_right() -> None:
 
 def test_the_api_key_is_taken_where_clients_send_it() -> None:
     door = house(api_key=API_KEY)
-    assert door.check_handshake(ring(authorization=f"Bearer {API_KEY}")).keyed
+    admitted = door.check_handshake(ring(authorization=f"Bearer {API_KEY}"))
+    assert admitted.keyed
+    assert admitted.account is not None  # the call counts for the tenant of the key
+    assert admitted.account.name == "default"
     for elsewhere in ({"query": f"token={API_KEY}"}, {"x_api_key": API_KEY}, {"authorization": basic(API_KEY)}):
         with pytest.raises(Unauthorized):
             door.check_handshake(ring(**elsewhere))
@@ -400,21 +404,23 @@ TELNYX = base64.b64encode(Ed25519PrivateKey.generate().public_key().public_bytes
 )
 def test_keys_that_cannot_be_used_are_named(keys: PhoneKeys, phone: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
-        check_keys(Config(phone=PhoneConfig(**phone)), keys, "")
+        check_keys(Config(phone=PhoneConfig(**phone)), keys, Tenants())
     for secret in filter(None, (keys.telnyx, keys.genesys)):
         assert len(secret) < 2 or secret not in str(caught.value)
 
 
 def test_keys_that_can_be_used() -> None:
     public = Config(phone=PhoneConfig(public_url=PUBLIC))
-    check_keys(Config(), PhoneKeys(), "")
-    check_keys(Config(), PhoneKeys(phone=KEY), "")
-    check_keys(public, PhoneKeys(), API_KEY)
-    check_keys(public, PhoneKeys(phone=KEY, twilio="x", telnyx=TELNYX, plivo="x", vonage="x", genesys=SECRET), "")
-    check_keys(replace(public, server=ServerConfig(open=True)), PhoneKeys(), "")
+    check_keys(Config(), PhoneKeys(), Tenants())
+    check_keys(Config(), PhoneKeys(phone=KEY), Tenants())
+    check_keys(public, PhoneKeys(), Tenants(API_KEY))
+    check_keys(
+        public, PhoneKeys(phone=KEY, twilio="x", telnyx=TELNYX, plivo="x", vonage="x", genesys=SECRET), Tenants()
+    )
+    check_keys(replace(public, server=ServerConfig(open=True)), PhoneKeys(), Tenants())
 
 
 def test_telnyx_needs_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
     with pytest.raises(ConfigError, match=r'pip install "voxlane\[phone\]"'):
-        check_keys(Config(phone=PhoneConfig(public_url=PUBLIC)), PhoneKeys(telnyx=TELNYX), "")
+        check_keys(Config(phone=PhoneConfig(public_url=PUBLIC)), PhoneKeys(telnyx=TELNYX), Tenants())

@@ -15,6 +15,7 @@ from openai.types.realtime import ClientSecretCreateResponse
 
 from voxlane.server import limits
 from voxlane.server.sessions.client_secrets import PREFIX, ClientSecrets
+from voxlane.server.tenants.accounts import Account
 
 PATH = "/v1/realtime/client_secrets"
 
@@ -28,6 +29,15 @@ class Clock:
         return self.now
 
 
+HOLDER = Account()
+
+
+def opened(kept: ClientSecrets, value: str) -> dict[str, Any] | None:
+    """Return the session that a secret opens."""
+    grant = kept.redeem(value)
+    return None if grant is None else grant.session
+
+
 def asking(server: Any, key: str = "none") -> AsyncOpenAI:
     return AsyncOpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
 
@@ -37,73 +47,95 @@ def asking(server: Any, key: str = "none") -> AsyncOpenAI:
 
 def test_a_secret_is_good_until_it_expires_and_for_several_uses() -> None:
     clock = Clock()
-    kept = ClientSecrets(clock)
-    value, expires_at = kept.issue({"instructions": "Be brief.", "audio": None}, 10)
+    kept = ClientSecrets(clock, wall_clock=clock)
+    value, expires_at = kept.issue({"instructions": "Be brief.", "audio": None}, 10, HOLDER)
     assert value.startswith(PREFIX)
     assert expires_at == clock.now + 10
     for _ in range(3):
-        assert kept.redeem(value) == {"instructions": "Be brief.", "audio": None}
+        assert opened(kept, value) == {"instructions": "Be brief.", "audio": None}
     clock.now = expires_at - 0.001
-    assert kept.redeem(value) is not None
+    assert opened(kept, value) is not None
     clock.now = expires_at
-    assert kept.redeem(value) is None
+    assert opened(kept, value) is None
     assert len(kept) == 0
     clock.now -= 5
-    assert kept.redeem(value) is None, "a clock that was set back brings nothing back"
+    assert opened(kept, value) is None, "a clock that was set back brings nothing back"
+
+
+@pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0])
+def test_a_wall_clock_that_jumps_changes_no_expiry(jump_s: float) -> None:
+    clock, wall = Clock(), Clock()
+    kept = ClientSecrets(clock, wall_clock=wall)
+    value, expires_at = kept.issue({}, 10, HOLDER)
+    assert expires_at == wall.now + 10  # clients are told wall time
+    wall.now += jump_s
+    clock.now += 9.9
+    assert kept.redeem(value) is not None
+    clock.now += 0.1
+    assert kept.redeem(value) is None
+
+
+def test_a_secret_ends_with_the_key_that_made_it() -> None:
+    kept, holder = ClientSecrets(), Account()
+    value, _ = kept.issue({}, 10, holder)
+    assert kept.redeem(value) is not None
+    holder.revoked = True
+    assert kept.redeem(value) is None
 
 
 @pytest.mark.parametrize("value", ["", "ek_", "ek_nothing", "\udc00", "x" * 100_000])
 def test_what_was_never_issued_opens_nothing(value: str) -> None:
     kept = ClientSecrets(Clock())
-    kept.issue({}, 10)
-    assert kept.redeem(value) is None
+    kept.issue({}, 10, HOLDER)
+    assert opened(kept, value) is None
 
 
 def test_each_use_has_a_session_of_its_own() -> None:
     kept = ClientSecrets(Clock())
     asked: dict[str, Any] = {"tools": [], "instructions": "für alle 🎉"}
-    value, _ = kept.issue(asked, 10)
+    value, _ = kept.issue(asked, 10, HOLDER)
     asked["tools"].append("changed by who asked")
-    first = kept.redeem(value)
+    first = opened(kept, value)
     assert first is not None
     first["tools"].append("changed by who connected")
-    assert kept.redeem(value) == {"tools": [], "instructions": "für alle 🎉"}
+    assert opened(kept, value) == {"tools": [], "instructions": "für alle 🎉"}
 
 
 def test_the_secrets_themselves_are_not_kept() -> None:
     kept = ClientSecrets(Clock())
-    value, _ = kept.issue({}, 10)
+    value, _ = kept.issue({}, 10, HOLDER)
     assert value not in repr(vars(kept))
     assert value.removeprefix(PREFIX) not in repr(vars(kept))
 
 
 def test_expired_ones_make_room_before_the_oldest_does() -> None:
     clock = Clock()
-    kept = ClientSecrets(clock, most=3)
-    oldest, _ = kept.issue({"number": 0}, 7200)
-    brief, _ = kept.issue({"number": 1}, 10)
-    third, _ = kept.issue({"number": 2}, 7200)
+    kept = ClientSecrets(clock, 3, clock)
+    oldest, _ = kept.issue({"number": 0}, 7200, HOLDER)
+    brief, _ = kept.issue({"number": 1}, 10, HOLDER)
+    third, _ = kept.issue({"number": 2}, 7200, HOLDER)
     clock.now += 10
-    fourth, _ = kept.issue({"number": 3}, 7200)
-    assert [kept.redeem(value) is not None for value in (oldest, brief, third, fourth)] == [True, False, True, True]
-    kept.issue({"number": 4}, 7200)
-    assert kept.redeem(oldest) is None
-    assert kept.redeem(third) == {"number": 2}
+    fourth, _ = kept.issue({"number": 3}, 7200, HOLDER)
+    assert [opened(kept, value) is not None for value in (oldest, brief, third, fourth)] == [True, False, True, True]
+    kept.issue({"number": 4}, 7200, HOLDER)
+    assert opened(kept, oldest) is None
+    assert opened(kept, third) == {"number": 2}
 
 
 @given(st.lists(st.tuples(st.integers(10, 100), st.floats(0, 60)), max_size=40), st.integers(1, 8))
 def test_there_are_never_too_many_and_none_outlives_its_time(steps: list[tuple[int, float]], most: int) -> None:
     clock = Clock()
-    kept = ClientSecrets(clock, most)
-    issued: list[tuple[str, int, int]] = []
+    kept = ClientSecrets(clock, most, clock)
+    issued: list[tuple[str, float, int]] = []
     for number, (seconds, pause) in enumerate(steps):
-        value, expires_at = kept.issue({"number": number}, seconds)
-        issued.append((value, expires_at, number))
+        value, told_end = kept.issue({"number": number}, seconds, HOLDER)
+        assert clock.now + seconds - 1 < told_end <= clock.now + seconds
+        issued.append((value, clock.now + seconds, number))
         assert len(kept) <= most
-        assert kept.redeem(value) == {"number": number}
+        assert opened(kept, value) == {"number": number}
         clock.now += pause
         for known, expiry, told in issued:
-            assert kept.redeem(known) in ([{"number": told}, None] if expiry > clock.now else [None])
+            assert opened(kept, known) in ([{"number": told}, None] if expiry > clock.now else [None])
     assert len({value for value, _, _ in issued}) == len(issued)
 
 
@@ -121,7 +153,7 @@ async def test_the_stock_client_gets_a_whole_session(serving: Any) -> None:
         assert session.model == "scripted"  # type: ignore[union-attr]
         assert session.instructions == server.service.sessions.defaults.instructions  # type: ignore[union-attr]
         assert session.audio.input.turn_detection.type == "server_vad"  # type: ignore[union-attr]
-        assert server.service.sessions.secrets.redeem(answer.value) == {}
+        assert opened(server.service.sessions.secrets, answer.value) == {}
         usual = limits.CLIENT_SECRET_USUAL_SECONDS
         made = (await client.realtime.client_secrets.create(expires_after={"seconds": usual})).expires_at
         assert 0 <= made - answer.expires_at < 60
@@ -135,7 +167,7 @@ async def test_the_blocking_client_gets_one_too(serving: Any) -> None:
                 return client.realtime.client_secrets.create(session={"type": "realtime"}).value
 
         value = await asyncio.to_thread(ask)
-        assert server.service.sessions.secrets.redeem(value) == {"type": "realtime"}
+        assert opened(server.service.sessions.secrets, value) == {"type": "realtime"}
 
 
 async def test_what_is_asked_for_is_kept_and_told(serving: Any) -> None:
@@ -153,7 +185,7 @@ async def test_what_is_asked_for_is_kept_and_told(serving: Any) -> None:
         assert (session.model, session.instructions) == ("gpt-realtime", "Be brief.")
         assert session.audio.input.turn_detection is None
         assert (session.audio.output.voice, session.audio.output.speed) == ("marin", 1.2)
-        assert server.service.sessions.secrets.redeem(answer.value) == asked
+        assert opened(server.service.sessions.secrets, answer.value) == asked
 
 
 async def test_a_session_that_only_transcribes(serving: Any) -> None:
