@@ -8,7 +8,9 @@ Started by the server as `python -m voxlane.engine.process FD`; end of file on t
 from __future__ import annotations
 
 import gc
+import json
 import logging
+import os
 import select
 import signal
 import socket
@@ -16,6 +18,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 from voxlane.engine.api import (
     FRAGMENT_BYTES,
@@ -189,10 +192,30 @@ def serve(link: Link) -> int:
         assembly.close()
 
 
+class _JsonLines(logging.Formatter):
+    """Write every record as one JSON object, as the server does where its log is JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        found = {"time": moment.replace("+00:00", "Z"), "level": record.levelname, "logger": record.name}
+        found["message"] = record.getMessage()
+        if record.exc_info:
+            found["trace"] = self.formatException(record.exc_info)
+        return json.dumps(found)
+
+
+def _set_up_log() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s engine %(message)s")
+    if os.environ.get("VOXLANE_LOG_FORMAT") == "json":
+        logging.captureWarnings(True)
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(_JsonLines())
+
+
 def main() -> int:
     """Run the engine on the inherited socket whose descriptor is the only argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then tells us
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s engine %(message)s")
+    _set_up_log()
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         try:
             return serve(Link(connection))

@@ -55,7 +55,7 @@ def make_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with service.engine, AudioSocketListener(service.phone):
+        async with service.watch, service.engine, AudioSocketListener(service.phone):
             lag = asyncio.create_task(_measure_lag(service.metrics), name="loop lag")
             yield
             await service.sessions.aclose()

@@ -23,6 +23,7 @@ from voxlane.server.log import quote
 from voxlane.server.metrics import Metrics
 from voxlane.server.phone.phone_service import PhoneService
 from voxlane.server.sessions.registry import SessionRegistry
+from voxlane.server.watching.watch_service import WatchService
 
 VERSION = version("voxlane")
 
@@ -45,6 +46,7 @@ class Service:
     sessions: SessionRegistry
     phone: PhoneService
     api_key: str  # "": the server is open
+    watch: WatchService
 
     @property
     def ready(self) -> Ready:
@@ -108,10 +110,12 @@ def make_service(
     api_key: str,
     chat_key: str = "",
     phone_keys: PhoneKeys | None = None,
+    webhook_secret: str = "",
 ) -> Service:
     """Return the parts of a server, sized by its configuration; `chat_key` is the key for the server at chat.url."""
     limits = config.limits
-    sessions = SessionRegistry(config, engine, metrics, f"voxlane {VERSION}", chat_key)
+    watch = WatchService(config, metrics, VERSION, webhook_secret)
+    sessions = SessionRegistry(config, engine, metrics, f"voxlane {VERSION}", chat_key, watch=watch)
     return Service(
         config,
         engine,
@@ -122,4 +126,5 @@ def make_service(
         sessions,
         PhoneService(config, phone_keys or PhoneKeys(), sessions, metrics, api_key),
         api_key,
+        watch,
     )

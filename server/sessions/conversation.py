@@ -11,7 +11,7 @@ import logging
 from typing import Protocol
 
 from voxlane.engine.api import FromEngine, ToEngine
-from voxlane.server.conversation.client_events import ClientEvent, Played
+from voxlane.server.conversation.client_events import Audio, ClientEvent, Played
 from voxlane.server.conversation.effects import RequestsLost, Send, SendToEngine, Tick
 from voxlane.server.conversation.server_events import (
     Configured,
@@ -32,6 +32,7 @@ from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import Codec, Outgoing
 from voxlane.server.sessions.outbound import Outbound, TooSlow
+from voxlane.server.watching.conversation_watch import ConversationWatch
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Conversation:
         self.acked: Played | None = None  # playback position, in the client's samples
         self.over = False
         self.channel: EngineCommands | None = None  # set by the registry
+        self.watch: ConversationWatch | None = None  # set by the registry
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self.began_s = self._loop.time()
@@ -140,11 +142,15 @@ class Conversation:
         if self.over:
             return
         now = self._now()
+        if self.watch is not None:
+            self.watch.look(self.session.answers.reply, now)
+            if isinstance(event, Audio):
+                self.watch.heard(event.pcm, now)
         try:
             for effect in self.session.open(now) if event is None else self.session.feed(event, now):
                 match effect:
                     case Send(event=sent):
-                        self._observe(sent)
+                        self._observe(sent, now)
                         self.send(sent)
                     case SendToEngine(message=message):
                         self._tell_engine(message)
@@ -187,8 +193,10 @@ class Conversation:
                 for packet in packets:
                     self.outbound.put(packet)
 
-    def _observe(self, event: ServerEvent) -> None:
+    def _observe(self, event: ServerEvent, now: float) -> None:
         self._metrics.count(event)
+        if self.watch is not None:
+            self.watch.follow(event, now)
         match event:
             case FloorState(name):
                 self.state = name

@@ -31,6 +31,7 @@ from voxlane.server.protocols.sound import codecs
 from voxlane.server.sessions.client_secrets import ClientSecrets
 from voxlane.server.sessions.conversation import Conversation
 from voxlane.server.sessions.resume import Tokens
+from voxlane.server.watching.watch_service import WatchService
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class SessionRegistry:
         server: str,
         chat_key: str = "",
         today: Callable[[], date] = date.today,
+        watch: WatchService | None = None,
     ) -> None:
         self.config = config.voice
         self.tokens = Tokens()
@@ -59,6 +61,7 @@ class SessionRegistry:
         self._metrics = metrics
         self._server = server
         self._today = today
+        self._watch = watch or WatchService(config, metrics, server)
         self._remote = RemoteChat(config.chat, chat_key) if config.chat.url else None
         self._conversations: dict[str, Conversation] = {}
         self._parked: dict[str, asyncio.TimerHandle] = {}  # oldest first
@@ -117,6 +120,11 @@ class SessionRegistry:
         )
 
     @property
+    def recorded(self) -> tuple[str, ...]:
+        """Return what is kept of conversations."""
+        return self._watch.recorded
+
+    @property
     def ready(self) -> EngineReady:
         """Return the engine's description; raise EngineNotReady before the first one."""
         if self._engine.ready is None:
@@ -154,7 +162,8 @@ class SessionRegistry:
         while len(self._conversations) >= self.config.sessions:
             if not self._parked:
                 raise Full(detail="voice.sessions")
-            self.close(self._conversations[next(iter(self._parked))])  # the oldest parked one may never be resumed
+            # The oldest parked one may never be resumed.
+            self.close(self._conversations[next(iter(self._parked))], "evicted")
         session = Session(
             f"voice-{secrets.token_hex(8)}",
             config,
@@ -173,6 +182,13 @@ class SessionRegistry:
         else:
             conversation.channel = remote = self._remote.open(conversation.feed)
             remote.engine = self._engine.channel(conversation.name, remote.receive)
+        conversation.watch = self._watch.open(
+            conversation.name,
+            dialect.name,
+            conversation.began_s,
+            ready.speak_rate,
+            model=self.capabilities(ready).chat_model,
+        )
         self._conversations[conversation.name] = conversation
         self._metrics.sessions.inc()
         self._empty.clear()
@@ -234,14 +250,16 @@ class SessionRegistry:
         """Keep a conversation without a socket for `resume_s`."""
         conversation.detach()
         if self.draining or conversation.over or not self.config.resume_s:
-            self.close(conversation)
+            self.close(conversation, "draining" if self.draining else "left")
             return
         loop = asyncio.get_running_loop()
-        self._parked[conversation.name] = loop.call_later(self.config.resume_s, self.close, conversation)
+        self._parked[conversation.name] = loop.call_later(self.config.resume_s, self.close, conversation, "left")
 
-    def close(self, conversation: Conversation) -> None:
-        """End a conversation for good."""
+    def close(self, conversation: Conversation, reason: str = "done") -> None:
+        """End a conversation for good; `reason` is for those that watch."""
         conversation.close()
+        if conversation.watch is not None:
+            conversation.watch.close(reason)
         timer = self._parked.pop(conversation.name, None)
         if timer is not None:
             timer.cancel()
@@ -259,7 +277,7 @@ class SessionRegistry:
         running = len(self._conversations)
         for conversation in list(self._conversations.values()):
             if conversation.name in self._parked:
-                self.close(conversation)
+                self.close(conversation, "draining")
             else:
                 conversation.send(GoAway(seconds, "draining"))
                 self.leave_if_idle(conversation)
@@ -292,6 +310,6 @@ class SessionRegistry:
     async def aclose(self) -> None:
         """End everything."""
         for conversation in list(self._conversations.values()):
-            self.close(conversation)
+            self.close(conversation, "draining")
         if self._remote is not None:
             await self._remote.aclose()

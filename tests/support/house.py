@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -56,17 +57,19 @@ async def start(
     chat: ChatConfig | None = None,
     phone: PhoneConfig | None = None,
     phone_keys: PhoneKeys | None = None,
+    parts: Mapping[str, Any] | None = None,
+    webhook_secret: str = "",
     restarts: RestartBudget | None = None,
     command: tuple[str, ...] = ENGINE_COMMAND,
     wait: bool = True,
 ) -> AsyncIterator[Running]:
-    """Serve as long as the context lasts."""
+    """Serve as long as the context lasts; `parts` are further sections of the configuration by their names."""
     engine = EngineConfig(model, asr_model, tts_model, adapter)
-    parts = (limits or LimitsConfig(), voice or VoiceConfig(), chat or ChatConfig())
-    config = Config(server or ServerConfig(), engine, *parts, phone=phone or PhoneConfig())
+    known = (limits or LimitsConfig(), voice or VoiceConfig(), chat or ChatConfig())
+    config = Config(server or ServerConfig(), engine, *known, phone=phone or PhoneConfig(), **(parts or {}))
     metrics = Metrics()
     link = EngineProcess(config.engine, command=command, observers=(metrics,), restarts=restarts)
-    service = make_service(config, link, metrics, api_key, phone_keys=phone_keys)
+    service = make_service(config, link, metrics, api_key, phone_keys=phone_keys, webhook_secret=webhook_secret)
     listener = listen("127.0.0.1", 0)
     http = HttpServer(service, listener)
     await http.start()
