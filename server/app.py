@@ -60,6 +60,7 @@ def make_app(
             yield
             await service.sessions.aclose()
             await service.phone.aclose()
+            service.watch.leave()
             lag.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await lag

@@ -60,7 +60,7 @@ ASYNC = {
     "server.phone.call", "server.phone.incoming", "server.phone.sockets", "server.phone.tool_webhook",
     "server.sessions.connection", "server.sessions.conversation", "server.sessions.registry",
     "server.watching.call_webhook", "server.watching.disk_thread", "server.watching.recordings",
-    "server.watching.traces",
+    "server.watching.traces", "server.watching.watch_service",
 }  # fmt: skip
 """Modules that do I/O or wait for it."""
 

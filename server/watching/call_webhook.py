@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from voxlane.server import limits
 from voxlane.server.errors import ConfigError
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
@@ -45,8 +46,8 @@ MOST_WAITING = 1000
 AT_ONCE = 4
 """Messages that are sent at one time: a receiver that is slow delays the others less."""
 
-CLOSE_SECONDS = 3.0
-"""Time at shutdown for messages that wait: each gets one more attempt."""
+CLOSE_SECONDS = limits.ENGINE_STOP_SECONDS
+"""Time at shutdown for messages that wait: each gets one more attempt, beside the engine's end."""
 
 GONE = 410
 """The receiver wants no more messages: this one is not repeated."""

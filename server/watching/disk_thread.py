@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from voxlane.server import limits
 from voxlane.server.log import line
 
 logger = logging.getLogger(__name__)
 
-CLOSE_SECONDS = 3.0
-"""Time at shutdown for work that waits."""
+CLOSE_SECONDS = limits.ENGINE_STOP_SECONDS
+"""Time at shutdown for work that waits, beside the engine's end."""
 
 
 class DiskThread:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime
 from types import TracebackType
@@ -29,6 +30,7 @@ class WatchService:
         self.traces = Traces(version) if config.traces.on else None
         self.recordings = Recordings(recordings, metrics) if recordings.audio or recordings.transcripts else None
         self._webhook = CallWebhook(url, webhook_secret, metrics) if url else None
+        self._leaving: asyncio.Future[list[None]] | None = None
 
     @property
     def recorded(self) -> tuple[str, ...]:
@@ -48,12 +50,18 @@ class WatchService:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.recordings is not None:
-            await self.recordings.aclose()
-        if self._webhook is not None:
-            await self._webhook.aclose()
-        if self.traces is not None:
-            await self.traces.aclose()
+        self.leave()
+        assert self._leaving is not None
+        await self._leaving
+
+    def leave(self) -> None:
+        """Begin to finish files and messages, all at once, beside the engine's end; call it after the last call's end.
+
+        Each takes at most limits.ENGINE_STOP_SECONDS, so that a server's end takes no longer for them.
+        """
+        if self._leaving is None:
+            parts = (self.recordings, self._webhook, self.traces)
+            self._leaving = asyncio.gather(*(part.aclose() for part in parts if part is not None))
 
     def open(
         self, session: str, dialect: str, origin_s: float, speak_rate: int, *, model: str = "", tenant: str = ""
