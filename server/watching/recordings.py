@@ -81,6 +81,7 @@ class Recordings:
         """Repair what a crash has left, delete what is too old, and do so every hour."""
         self._thread = DiskThread()
         self.do(self._repair_all)
+        self.do(self._clean)
         self._cleaner = asyncio.create_task(self._clean_often(), name="recordings clean-up")
 
     async def aclose(self) -> None:
@@ -115,8 +116,8 @@ class Recordings:
 
     async def _clean_often(self) -> None:
         while True:
-            self.do(self._clean)
             await asyncio.sleep(CLEAN_SECONDS)
+            self.do(self._clean)
 
     # ---- in the thread
 

@@ -38,7 +38,18 @@ def header(data_bytes: int) -> bytes:
 
 
 def repair(path: Path) -> bool:
-    """Complete the header of a file that a crash left behind; return whether that was needed."""
+    """Complete the header of a file that a crash left behind; return whether that was needed.
+
+    Its time stays: the file is as old as its last sound.
+    """
+    facts = path.stat()
+    repaired = _repair(path)
+    if repaired:
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    return repaired
+
+
+def _repair(path: Path) -> bool:
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         if size < HEADER_BYTES:
