@@ -23,6 +23,7 @@ HERE = Path(__file__).parent
 TREE = HERE.parent.parent
 MIRROR = "http://deb.debian.org/debian"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+UNSHARED = "VOXLANE_STEPS_UNSHARED"
 KNOWN = frozenset(
     "ARG CMD COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK LABEL RUN STOPSIGNAL USER VOLUME WORKDIR".split()
 )
@@ -145,7 +146,7 @@ class Build:
         for one in lent:
             there = stage.root / str(one).lstrip("/")
             there.mkdir(parents=True, exist_ok=True)
-            subprocess.run(["mount", "--rbind", "--make-rslave", str(one), str(there)], check=True)
+            subprocess.run(["mount", "--rbind", str(one), str(there)], check=True)
             if one in self._binds:  # a step that installs a package would change the machine's own files
                 subprocess.run(["mount", "-o", "remount,bind,ro", str(there)], check=True)
         try:
@@ -163,7 +164,11 @@ class Build:
 
 
 def main() -> int:
-    """Carry out all instructions, then run the command given behind `--` in the last root."""
+    """Carry out all instructions, then run the command of --then in the last root."""
+    if UNSHARED not in os.environ:
+        # In a mount namespace of its own: whatever happens, nothing of this machine stays mounted below the folder.
+        inner = ["unshare", "--mount", "--propagation", "private", sys.executable, *sys.argv]
+        return subprocess.run(inner, env={**os.environ, UNSHARED: "1"}).returncode
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("place", type=Path, help="an empty folder; base/ in it may be a Debian root that is there")
     parser.add_argument("--arg", action="append", default=[], metavar="NAME=VALUE", help="as docker's --build-arg")
