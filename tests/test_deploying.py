@@ -182,7 +182,8 @@ def test_alerts_are_about_metrics_that_exist() -> None:
 def local_pip() -> tuple[list[str], dict[str, str]]:
     """Return the folders that this machine's pip reads, and what a pip elsewhere must be told to read them, too."""
     told = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
-    folders = sorted({Path(found) for found in re.findall(r"(?:file://)?(/[\w./-]+)", told)})
+    found = {Path(one) for one in re.findall(r"(?:file://)?(/[\w./-]+)", told)}
+    folders = sorted({path.parent if path.name == "simple" else path for path in found})  # its files lie beside it
     indexes = re.findall(r"file:///\S+", told.replace("'", " ").replace("\\n", " "))
     binds = [str(path) for path in folders if path.is_dir()]
     return binds, {"PIP_EXTRA_INDEX_URL": " ".join(indexes)} if indexes else {}
@@ -198,7 +199,11 @@ def test_the_dockerfiles_steps_work_in_a_fresh_debian(tmp_path: Path) -> None:
     for authority in sorted(Path("/usr/local/share/ca-certificates").glob("*.crt")):
         command += ["--ca", str(authority)]
     try:
-        check = ["/bin/sh", "-c", "voxlane --version && voxlane check-config && touch /var/lib/voxlane/cache/x && id -u"]
+        check = [
+            "/bin/sh",
+            "-c",
+            "voxlane --version && voxlane check-config && touch /var/lib/voxlane/cache/x && id -u",
+        ]
         done = subprocess.run(
             [*command, "--then", *check], capture_output=True, text=True, env={**os.environ, **variables}
         )

@@ -24,9 +24,8 @@ TREE = HERE.parent.parent
 MIRROR = "http://deb.debian.org/debian"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UNSHARED = "VOXLANE_STEPS_UNSHARED"
-KNOWN = frozenset(
-    "ARG CMD COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK LABEL RUN STOPSIGNAL USER VOLUME WORKDIR".split()
-)
+READ_ONLY = frozenset({"CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "STOPSIGNAL", "VOLUME"})
+KNOWN = READ_ONLY | {"ARG", "COPY", "ENV", "FROM", "RUN", "USER", "WORKDIR"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ class Build:
                 shutil.copy(found, into)
 
     def run(self, stage: Stage, command: list[str], check: bool = True) -> int:
-        """Run a command in a root, with what the machine lends it: /proc, /dev and, to be read only, --bind's folders."""
+        """Run a command in a root; the machine lends it /proc, /dev and, to be read only, the folders of --bind."""
         lent = [Path("/proc"), Path("/dev"), *self._binds]
         for one in lent:
             there = stage.root / str(one).lstrip("/")

@@ -110,7 +110,7 @@ def test_a_json_record_has_its_fields_apart(json_log: io.StringIO) -> None:
 
 
 def test_every_json_record_is_one_line_tracebacks_included(json_log: io.StringIO) -> None:
-    logging.getLogger("uvicorn.error").warning("forged\n{%s", "\"}\n")
+    logging.getLogger("uvicorn.error").warning("forged\n{%s", '"}\n')
     try:
         raise ValueError("two\nlines")
     except ValueError:

@@ -66,7 +66,10 @@ def test_the_engine_writes_json_where_the_server_does() -> None:
     )
     for wanted in ("json", "text"):
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "VOXLANE_LOG_FORMAT": wanted}
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "VOXLANE_LOG_FORMAT": wanted},
         )
         if wanted == "json":
             (told,) = objects(done.stderr)

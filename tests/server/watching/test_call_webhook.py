@@ -211,7 +211,9 @@ def test_the_address_is_https_or_on_this_machine(url: str, good: bool) -> None:
             configuration.load(None, {"webhook.url": url})
 
 
-@pytest.mark.parametrize(("secret", "says"), [("", "VOXLANE_WEBHOOK_SECRET"), ("short", "24 bytes"), ("whsec_?", "base64")])
+@pytest.mark.parametrize(
+    ("secret", "says"), [("", "VOXLANE_WEBHOOK_SECRET"), ("short", "24 bytes"), ("whsec_?", "base64")]
+)
 def test_a_secret_is_needed_and_long_enough(secret: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         WatchService(Config(webhook=WebhookConfig("https://example.org/")), Metrics(), "test", secret)

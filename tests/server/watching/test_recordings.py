@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from voxlane.server.config import RecordingsConfig
 from voxlane.server.conversation.server_events import Interrupted, ItemCut, ReplyDone, ReplyStarted, Speech
 from voxlane.server.errors import ConfigError
 from voxlane.server.metrics import Metrics
+from voxlane.server.watching import disk_thread
 from voxlane.server.watching import recordings as room
 from voxlane.server.watching.heard_sound import HeardCut, HeardPiece, HeardReplies, Timeline
 from voxlane.server.watching.recordings import Recordings
@@ -44,6 +45,12 @@ def stereo(path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     assert data[:HEADER_BYTES] == header(len(data) - HEADER_BYTES)
     both = np.frombuffer(data[HEADER_BYTES:], "<i2").reshape(-1, 2)
     return both[:, 0], both[:, 1]
+
+
+def files(folder: Path) -> tuple[Path, Path]:
+    """Return the only recording and the only transcript."""
+    (sound,), (words,) = folder.glob("*.wav"), folder.glob("*.jsonl")
+    return sound, words
 
 
 def all_on(folder: Path, **options: Any) -> RecordingsConfig:
@@ -292,10 +299,6 @@ async def test_others_keep_some_of_the_disk(tmp_path: Path) -> None:
 async def test_a_disk_that_hangs_stops_recordings_and_does_not_hold_up_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import threading
-
-    from voxlane.server.watching import disk_thread
-
     monkeypatch.setattr(disk_thread, "CLOSE_SECONDS", 0.05)
     monkeypatch.setattr(room, "PENDING_BYTES", 10_000)
     metrics, hangs = Metrics(), threading.Event()
@@ -310,8 +313,7 @@ async def test_a_disk_that_hangs_stops_recordings_and_does_not_hold_up_the_end(
     call.close("done")
     await one.aclose()
     hangs.set()
-    while any(thread.name == "recordings" for thread in threading.enumerate()):
-        await asyncio.sleep(0.01)
+    await eventually(lambda: not any(thread.name == "recordings" for thread in threading.enumerate()))
 
 
 def test_a_folder_is_needed_and_must_be_usable(tmp_path: Path) -> None:
@@ -344,8 +346,7 @@ async def test_a_conversation_is_recorded_as_it_was_heard(serving: Any, tmp_path
         await peer.until("turn_done")
         await peer.bye()
         await running.service.watch.recordings.settled()
-    (sound,) = folder.glob("*.wav")
-    (words,) = folder.glob("*.jsonl")
+    sound, words = files(folder)
     assert peer.ready["session"] in sound.name
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in (sound, words)} == {0o600}
@@ -377,13 +378,12 @@ async def test_of_an_interrupted_reply_only_the_heard_part_is_kept(serving: Any,
         await peer.until("turn_done")
         await peer.bye()
         await running.service.watch.recordings.settled()
-    (sound,) = tmp_path.glob("*.wav")
+    sound, words = files(tmp_path)
     _, right = stereo(sound)
     assert samples >= 12_000
     # A voice of 50 ms a character at 24 kHz: the recording ends with the last sample that was heard.
     assert abs(len(right) - samples * RATE / 24_000) < 0.4 * RATE
     assert right.any()
-    (words,) = tmp_path.glob("*.jsonl")
     lines = [json.loads(one) for one in words.read_text().splitlines()]
     said = next(one for one in lines if one.get("speaker") == "assistant")
     assert (said["text"], said["whole"]) == (heard_text, False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import gzip
 import http.server
@@ -17,7 +16,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from peer import MANUAL, Peer, speech
+from peer import MANUAL, Peer, eventually, speech
 
 from voxlane.server.config import Config, TracesConfig
 from voxlane.server.errors import ConfigError
@@ -150,8 +149,8 @@ async def test_a_collector_that_is_gone_does_not_hold_up_the_end(
         assert (await peer.say("hello"))[-1][3] == "done"
         await peer.bye()
     # Its thread gives up by itself; the next test must not find it.
-    while any(thread.name in ("traces flush", "OtelBatchSpanRecordProcessor") for thread in threading.enumerate()):
-        await asyncio.sleep(0.01)
+    ours = ("traces flush", "OtelBatchSpanRecordProcessor")
+    await eventually(lambda: not any(thread.name in ours for thread in threading.enumerate()))
 
 
 def test_by_default_nothing_of_opentelemetry_is_imported() -> None:

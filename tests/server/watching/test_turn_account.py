@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_the_spans_of_a_turn_follow_one_another_as_in_the_latency_bar() -> None:
     assert [name for name, _, _ in found] == [
         "speech", "turn_end", "first_token", "words", "first_sample", "first_frame", "playing",
     ]  # fmt: skip
-    for (_, _, end), (_, start, _) in zip(found, found[1:], strict=False):
+    for (_, _, end), (_, start, _) in itertools.pairwise(found):
         assert end == start
     assert found[0][1] == 100 * S
     assert found[-1][2] == 100 * S + 3850 * MS
