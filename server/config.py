@@ -355,8 +355,8 @@ class LogConfig:
     format: Annotated[
         Literal["text", "json"],
         Meta(
-            description="text: one line a record, for people. json: one object a line, for machines; then no banner is"
-            " printed."
+            description="Either text, one line a record for people, or json, one object a line for machines and no"
+            " banner."
         ),
     ] = "text"
 
