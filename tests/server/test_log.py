@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from examples import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxlane.server import log
@@ -137,6 +138,7 @@ def test_warnings_and_uncaught_errors_are_json_too(json_log: io.StringIO) -> Non
     assert records[-1]["fields"] == {"error": "KeyError"}
 
 
+@settings(max_examples=examples(600))
 @given(st.one_of(st.text(), st.floats(), st.integers(), st.booleans()))
 def test_whatever_a_field_holds_a_json_record_is_one_valid_line(value: object) -> None:
     record = logging.LogRecord("voxlane.x", logging.INFO, "", 0, log.line("event", value=value), None, None)

@@ -44,7 +44,7 @@ class Receiver:
             while True:
                 first, *rest = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
                 head = {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in rest)}
-                self.bodies.append(await reader.readexactly(int(head["content-length"])))
+                self.bodies.append(await reader.readexactly(int(head.get("content-length", "0"))))
                 self.heads.append(head)
                 self.paths.append(first.split()[1])
                 if self.silent:
@@ -128,7 +128,9 @@ async def test_a_refused_message_is_repeated_under_the_same_id() -> None:
     assert len(receiver.heads) == 3
 
 
-@pytest.mark.parametrize(("status", "attempts"), [("500 No", 3), ("410 Gone", 1), ("302 Found", 3)])
+@pytest.mark.parametrize(
+    ("status", "attempts"), [("500 No", 3), ("410 Gone", 1), ("302 Found", 3), ("307 Elsewhere", 3)]
+)
 async def test_in_the_end_it_is_given_up(status: str, attempts: int, caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics()
     async with receiving(status) as receiver, webhook(receiver, metrics) as one:

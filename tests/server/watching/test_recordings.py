@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from examples import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from peer import MANUAL, Peer, eventually, speech
 
@@ -139,6 +140,7 @@ def test_a_reply_at_another_rate_keeps_its_length_and_its_cut(tmp_path: Path) ->
     assert not right[8_000:].any()
 
 
+@settings(max_examples=examples(600))
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 300), st.integers(1, 200), st.booleans()), max_size=20))
 def test_no_sample_of_a_channel_is_lost_or_twice(moves: list[tuple[bool, int, int, bool]]) -> None:
     folder = Path("/dev/shm" if Path("/dev/shm").is_dir() else "/tmp")
