@@ -25,6 +25,7 @@ from voxlane.server.conversation.server_events import (
     Duck,
     Interrupted,
     ItemCut,
+    ItemPlaced,
     Release,
     ReplyDone,
     ReplyStarted,
@@ -253,6 +254,8 @@ class ConversationRecording:
                 self._gain = 1.0
             case UserTurn(turn, text):
                 self._tell(at_s=round(now, 2), turn=turn, speaker="caller", text=text)
+            case ItemPlaced(item) if item.kind == "user" and item.text:  # a Realtime client's text
+                self._tell(at_s=round(now, 2), speaker="caller", text=item.text)
             case ReplyStarted(epoch, turn, item) if item:  # an aside is no part of the conversation
                 self._gain = 1.0
                 self._items[epoch], self._told[item] = item, (turn, "")

@@ -84,13 +84,15 @@ async def test_openais_dialect_is_told_that_it_is_recorded(
     caplog.set_level(logging.INFO, "voxlane")
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello to you"}]}
     for audio in (False, True):
-        parts = {"recordings": RecordingsConfig(audio=audio, folder=str(tmp_path))}
+        parts = {"recordings": RecordingsConfig(audio=audio, transcripts=audio, folder=str(tmp_path))}
         async with serving(parts=parts) as running:
+            if audio:
+                running.service.watch.recordings._free_bytes = 0
             url = running.url.replace("http", "ws", 1) + "/v1/realtime?model=m"
             async with connect(url) as socket:
                 created = json.loads(await socket.recv())
                 assert created["type"] == "session.created"
-                assert created.get("recorded") == (["audio"] if audio else None)
+                assert created.get("recorded") == (["audio", "transcript"] if audio else None)
                 assert "recorded" not in created["session"]
                 for event in (
                     {"type": "conversation.item.create", "item": item},
@@ -101,7 +103,11 @@ async def test_openais_dialect_is_told_that_it_is_recorded(
                     pass
             await eventually(lambda running=running: len(running.service.sessions) == 0)
     assert {line["dialect"] for line in turn_lines(caplog)} == {"realtime"}
-    assert [Path(one).suffix for one in os.listdir(tmp_path)] == [".wav"]
+    assert sorted(Path(one).suffix for one in os.listdir(tmp_path)) == [".jsonl", ".wav"]
+    (words,) = [one for one in os.listdir(tmp_path) if one.endswith(".jsonl")]
+    lines = [json.loads(one) for one in (tmp_path / words).read_text().splitlines()]
+    said = [(one["speaker"], one["text"]) for one in lines if "speaker" in one]
+    assert said == [("caller", "hello to you"), ("assistant", "hello to you")]
 
 
 async def test_a_telephone_call_is_watched_and_its_caller_masked(
