@@ -1,4 +1,4 @@
-"""Random conversations: a recording holds of every reply exactly what the session says was heard; every turn has a line."""
+"""Random conversations: a recording holds exactly what the session says was heard, and every turn has a line."""
 
 from __future__ import annotations
 
