@@ -15,7 +15,7 @@ from voxlane.server.watching.call_webhook import CallWebhook
 from voxlane.server.watching.conversation_watch import ConversationWatch
 from voxlane.server.watching.recordings import Recordings
 from voxlane.server.watching.traces import Traces
-from voxlane.server.watching.watched_call import CallEnd, WatchedCall
+from voxlane.server.watching.watched_call import HANDED_OVER, CallEnd, WatchedCall
 
 CALL_ENDED = "call.ended"
 
@@ -73,7 +73,7 @@ class WatchService:
         return ConversationWatch(call, origin_s, trace, recording, self._ended)
 
     def _ended(self, end: CallEnd) -> None:
-        if self._webhook is None:
+        if self._webhook is None or end.reason == HANDED_OVER:
             return
         call = end.call
         began = datetime.fromtimestamp(call.began_s, UTC)

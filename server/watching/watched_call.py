@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+HANDED_OVER = "handed_over"
+"""The reason of an end that is none: another server goes on with the conversation, and will report its end."""
+
 
 @dataclass(slots=True)
 class WatchedCall:

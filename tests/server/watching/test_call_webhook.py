@@ -22,6 +22,7 @@ from voxlane.server.metrics import Metrics
 from voxlane.server.watching import call_webhook
 from voxlane.server.watching.call_webhook import CallWebhook, signature, webhook_key
 from voxlane.server.watching.watch_service import WatchService
+from voxlane.server.watching.watched_call import HANDED_OVER
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 
@@ -189,6 +190,16 @@ async def test_every_conversation_is_reported_when_it_ends(serving: Any) -> None
             await Peer.open(running.url, MANUAL)  # it is cut by the end of the server
         await eventually(lambda: len(receiver.bodies) == 2)
     assert json.loads(receiver.bodies[1])["data"]["reason"] == "draining"
+
+
+async def test_a_conversation_that_goes_on_elsewhere_has_not_ended() -> None:
+    config = Config(webhook=WebhookConfig("http://127.0.0.1:1/"))
+    watch = WatchService(config, Metrics(), "test", SECRET)
+    assert watch._webhook is not None
+    watch.open("voice-1", "native", 0.0, 0).close(HANDED_OVER)
+    assert not watch._webhook._waiting
+    watch.open("voice-1", "native", 0.0, 0).close("done")
+    assert len(watch._webhook._waiting) == 1
 
 
 @pytest.mark.parametrize(
