@@ -210,6 +210,7 @@ def _set_up_log() -> None:
         logging.captureWarnings(True)
         for handler in logging.getLogger().handlers:
             handler.setFormatter(_JsonLines())
+        sys.excepthook = lambda kind, error, trace: log.critical("uncaught", exc_info=(kind, error, trace))
 
 
 def main() -> int:

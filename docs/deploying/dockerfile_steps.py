@@ -140,13 +140,14 @@ class Build:
                 shutil.copy(found, into)
 
     def run(self, stage: Stage, command: list[str], check: bool = True) -> int:
-        """Run a command in a root; the machine lends it /proc, /dev and, to be read only, the folders of --bind."""
-        lent = [Path("/proc"), Path("/dev"), *self._binds]
+        """Run a command in a root; the machine lends it /proc, /dev and, to be read only, /sys and --bind's folders."""
+        to_read = [Path("/sys"), *self._binds]  # as Docker has it: torch counts cores in /sys
+        lent = [Path("/proc"), Path("/dev"), *to_read]
         for one in lent:
             there = stage.root / str(one).lstrip("/")
             there.mkdir(parents=True, exist_ok=True)
             subprocess.run(["mount", "--rbind", str(one), str(there)], check=True)
-            if one in self._binds:  # a step that installs a package would change the machine's own files
+            if one in to_read:  # a step that installs a package would change the machine's own files
                 subprocess.run(["mount", "-o", "remount,bind,ro", str(there)], check=True)
         try:
             environment = {name: os.environ[name] for name in os.environ if name.startswith("PIP_")}

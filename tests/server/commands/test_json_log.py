@@ -63,6 +63,7 @@ def test_the_engine_writes_json_where_the_server_does() -> None:
         "from voxlane.engine import process\n"
         "process._set_up_log()\n"
         "try:\n    1 / 0\nexcept ZeroDivisionError:\n    process.log.exception('step=%d', 3)\n"
+        "raise KeyError('lost')\n"
     )
     for wanted in ("json", "text"):
         done = subprocess.run(
@@ -72,7 +73,8 @@ def test_the_engine_writes_json_where_the_server_does() -> None:
             env={**os.environ, "VOXLANE_LOG_FORMAT": wanted},
         )
         if wanted == "json":
-            (told,) = objects(done.stderr)
+            told, last = objects(done.stderr)
+            assert "KeyError: 'lost'" in last["trace"]
             assert (told["level"], told["message"]) == ("ERROR", "step=3")
             assert "ZeroDivisionError" in told["trace"]
         else:
