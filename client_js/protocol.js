@@ -27,6 +27,7 @@ import { decode, encode } from "./msgpack.js";
  * @property {{ resume_s: number, frame_bytes: number, [key: string]: Value }} limits
  * @property {HistoryEntry[]} history
  * @property {[epoch: number, samples: number] | null} played
+ * @property {string[]} recorded what the server's operator keeps of the conversation: `audio`, `transcript`
  */
 
 /**
@@ -149,6 +150,7 @@ const READY = {
   limits: (value) => isMap(value) && KINDS.number(value.resume_s) && KINDS.count(value.frame_bytes),
   history: (value) => Array.isArray(value) && value.every(isHistoryEntry),
   played: (value) => value === null || (Array.isArray(value) && value.length === 2 && value.every(KINDS.count)),
+  recorded: (value) => Array.isArray(value) && value.every(KINDS.text),
 };
 
 /**
@@ -176,10 +178,12 @@ export function parseMessage(bytes) {
 /** @param {Value | undefined} value @returns {Ready} */
 function parseReady(value) {
   if (value === undefined || !isMap(value)) throw new ProtocolError("ready: not a map");
+  /** @type {Dictionary} */
+  const ready = { recorded: [], ...value }; // older servers record nothing
   for (const [key, fits] of Object.entries(READY)) {
-    if (!Object.hasOwn(value, key) || !fits(value[key])) throw new ProtocolError(`ready: ${key}`);
+    if (!Object.hasOwn(ready, key) || !fits(ready[key])) throw new ProtocolError(`ready: ${key}`);
   }
-  return /** @type {Ready} */ (/** @type {unknown} */ (value));
+  return /** @type {Ready} */ (/** @type {unknown} */ (ready));
 }
 
 /** @param {Value} value @returns {value is Dictionary} */

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import logging
 import os
 import select
@@ -20,6 +21,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
 
 from voxlane.engine import progress
@@ -245,10 +247,31 @@ def _run(link: Link, assembly: Assembly, garbage: Garbage) -> int:
         assembly.close()
 
 
+class _JsonLines(logging.Formatter):
+    """Write every record as one JSON object, as the server does where its log is JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        found = {"time": moment.replace("+00:00", "Z"), "level": record.levelname, "logger": record.name}
+        found["message"] = record.getMessage()
+        if record.exc_info:
+            found["trace"] = self.formatException(record.exc_info)
+        return json.dumps(found)
+
+
+def _set_up_log() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s engine %(message)s")
+    if os.environ.get("VOXLANE_LOG_FORMAT") == "json":
+        logging.captureWarnings(True)
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(_JsonLines())
+        sys.excepthook = lambda kind, error, trace: log.critical("uncaught", exc_info=(kind, error, trace))
+
+
 def main() -> int:
     """Run the engine on the inherited descriptors that the arguments name."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then tells us
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s engine %(message)s")
+    _set_up_log()
     link, page, control = (*map(int, sys.argv[1:]), None, None)[:3]
     assert link is not None
     if page is not None:

@@ -57,7 +57,7 @@ def make_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with service.engine, AudioSocketListener(service.phone):
+        async with service.watch, service.engine, AudioSocketListener(service.phone):
             tasks = [
                 asyncio.create_task(_measure_lag(service.metrics), name="loop lag"),
                 asyncio.create_task(_watch_keys(service), name="keys"),
@@ -65,6 +65,7 @@ def make_app(
             yield
             await service.sessions.aclose()
             await service.phone.aclose()
+            service.watch.leave()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +20,13 @@ from voxlane.server.commands import arguments as command_line
 from voxlane.server.commands.lab_arguments import add_lab
 from voxlane.server.commands.options import Commands
 from voxlane.server.commands.terminal import escape_unknown_characters, write_text
-from voxlane.server.config import API_KEY_VARIABLE, CHAT_KEY_VARIABLE, Config, read_phone_keys
+from voxlane.server.config import (
+    API_KEY_VARIABLE,
+    CHAT_KEY_VARIABLE,
+    WEBHOOK_SECRET_VARIABLE,
+    Config,
+    read_phone_keys,
+)
 from voxlane.server.errors import ConfigError, EngineGivenUp, EngineStartFailed, VoxlaneError
 from voxlane.server.service import VERSION
 
@@ -69,7 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(reason: str, code: int) -> int:
-    write_text(sys.stderr, f"voxlane: {reason}\n")  # it may hold a server's own words
+    if log.writes_json():
+        logging.getLogger(__name__).critical(log.line("failed", reason=reason))
+    else:
+        write_text(sys.stderr, f"voxlane: {reason}\n")  # it may hold a server's own words
     return code
 
 
@@ -121,11 +131,11 @@ def _serve(arguments: argparse.Namespace) -> int:
             "or file under [keys] (see `voxlane keys --help`), "
             "or open = true under [server] in the file of --config to serve every client"
         )
-    log.set_up(config.server.log_level)
+    log.set_up(config.server.log_level, as_json=config.log.format == "json")
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config, api_key, chat_key, read_phone_keys(_key)))
+        runner.run(serve(config, api_key, chat_key, read_phone_keys(_key), _key(WEBHOOK_SECRET_VARIABLE)))
     return 0
 
 

@@ -43,6 +43,9 @@ API_KEY_VARIABLE = "VOXLANE_API_KEY"
 CHAT_KEY_VARIABLE = "VOXLANE_CHAT_KEY"
 """The key for the server at chat.url."""
 
+WEBHOOK_SECRET_VARIABLE = "VOXLANE_WEBHOOK_SECRET"
+"""The secret that signs the messages to webhook.url; whsec_ and base64, as Standard Webhooks has it, or any text."""
+
 PHONE_KEY_VARIABLES = {
     "phone": "VOXLANE_PHONE_KEY",
     "twilio": "VOXLANE_TWILIO_TOKEN",
@@ -376,6 +379,63 @@ class KeysConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LogConfig:
+    """How the log is written; server.log_level says how much."""
+
+    format: Annotated[
+        Literal["text", "json"],
+        Meta(
+            description="Either text, one line a record for people, or json, one object a line for machines and no"
+            " banner."
+        ),
+    ] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class TracesConfig:
+    """OpenTelemetry traces. Its own variables, OTEL_EXPORTER_OTLP_ENDPOINT and others, say where they go."""
+
+    on: Annotated[
+        bool,
+        Meta(description="Send a span for each turn of a conversation, with its stages. Needs the extra otel."),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingsConfig:
+    """Recordings of conversations, off by default. Clients are told; telephone callers are told by the greeting."""
+
+    audio: Annotated[
+        bool,
+        Meta(description="Keep the sound as stereo WAV files: the person left, what was heard of the assistant right."),
+    ] = False
+    transcripts: Annotated[
+        bool, Meta(description="Keep what was said and what was heard of the replies, as JSON lines.")
+    ] = False
+    folder: Annotated[str, Meta(description="Where the files go; needed with either of the two.")] = ""
+    keep_days: Annotated[
+        float, Meta(ge=0.01, le=3650, description="Days after which a file is deleted, at start and every hour.")
+    ] = 30.0
+    most_mib: Annotated[
+        int,
+        Meta(ge=1, le=1 << 30, description="MiB of all files together; above it the oldest are deleted."),
+    ] = 10_240
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookConfig:
+    """A message to a server of one's own when a conversation ends, signed with VOXLANE_WEBHOOK_SECRET."""
+
+    url: Annotated[
+        str,
+        Meta(
+            description='Where the message is posted, as https://example.org/calls; "": nowhere. http:// only on this'
+            " machine."
+        ),
+    ] = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole tree."""
 
@@ -387,6 +447,10 @@ class Config:
     weights: WeightsConfig = dataclasses.field(default_factory=WeightsConfig)
     phone: PhoneConfig = dataclasses.field(default_factory=PhoneConfig)
     keys: KeysConfig = dataclasses.field(default_factory=KeysConfig)
+    log: LogConfig = dataclasses.field(default_factory=LogConfig)
+    traces: TracesConfig = dataclasses.field(default_factory=TracesConfig)
+    recordings: RecordingsConfig = dataclasses.field(default_factory=RecordingsConfig)
+    webhook: WebhookConfig = dataclasses.field(default_factory=WebhookConfig)
 
 
 DERIVED = {"engine.mirrors": "weights.mirrors"}
@@ -451,6 +515,23 @@ def _check_together(config: Config, source: str) -> None:
         raise ConfigError(f"{source}engine.adapter is given: engine.model must name the model that it was trained on")
     _check_server(config.server, source)
     _check_phone(config.phone, source)
+    _check_watching(config, source)
+
+
+def _check_watching(config: Config, source: str) -> None:
+    """Raise ConfigError for a key of [recordings] or [webhook] that cannot be used."""
+    if (config.recordings.audio or config.recordings.transcripts) and not config.recordings.folder:
+        raise ConfigError(f"{source}recordings.folder must be given with recordings.audio or recordings.transcripts")
+    url = config.webhook.url
+    if not url:
+        return
+    if not _is_web_address(url):
+        raise ConfigError(f"{source}webhook.url must be an address as https://example.org/calls")
+    split = urlsplit(url)
+    if split.scheme != "https" and not _is_loopback(split.hostname or ""):
+        raise ConfigError(f"{source}webhook.url must begin with https://, unless it is on this machine")
+    if split.username is not None or split.fragment:
+        raise ConfigError(f"{source}webhook.url must have no user name and no fragment")
 
 
 def _check_server(server: ServerConfig, source: str) -> None:

@@ -26,6 +26,7 @@ class Metrics(Observer):
         self._declare_tenants(registry)
         self._declare_engine(registry)
         self._declare_voice(registry)
+        self._declare_watching(registry)
         # Create all series now: one that appears with its first event cannot show that there were none before.
         for reason in get_args(FinishReason):
             self.finished_requests.labels(reason)
@@ -241,6 +242,22 @@ class Metrics(Observer):
             self.barge_ins.labels(verdict)
         for how in ("ducked", "muted"):
             self.backchannel.labels(how)
+
+    def _declare_watching(self, registry: CollectorRegistry) -> None:
+        self.recordings_stopped = Counter(
+            "voxlane_recordings_stopped_total",
+            "Recordings that stopped before their conversation did, by the system's error.",
+            ["reason"],
+            registry=registry,
+        )
+        self.recordings_bytes = Gauge(
+            "voxlane_recordings_bytes", "Bytes of recordings and transcripts at the last clean-up.", registry=registry
+        )
+        self.webhooks = Counter(
+            "voxlane_webhooks_total", "Messages about ended conversations, by result.", ["result"], registry=registry
+        )
+        for result in ("delivered", "given_up"):
+            self.webhooks.labels(result)
 
     def count(self, event: ServerEvent) -> None:
         """Count an event that is sent to a client."""

@@ -25,6 +25,7 @@ from voxlane.server.metrics import Metrics
 from voxlane.server.phone.phone_service import PhoneService
 from voxlane.server.sessions.registry import SessionRegistry
 from voxlane.server.tenants.accounts import Account, Tenants
+from voxlane.server.watching.watch_service import WatchService
 
 VERSION = version("voxlane")
 
@@ -47,6 +48,7 @@ class Service:
     sessions: SessionRegistry
     phone: PhoneService
     tenants: Tenants
+    watch: WatchService
 
     @property
     def ready(self) -> Ready:
@@ -111,11 +113,13 @@ def make_service(
     api_key: str,
     chat_key: str = "",
     phone_keys: PhoneKeys | None = None,
+    webhook_secret: str = "",
 ) -> Service:
     """Return the parts of a server, sized by its configuration; `chat_key` is the key for the server at chat.url."""
     limits = config.limits
     tenants = Tenants(api_key, Path(config.keys.file) if config.keys.file else None)
-    sessions = SessionRegistry(config, engine, metrics, f"voxlane {VERSION}", chat_key)
+    watch = WatchService(config, metrics, VERSION, webhook_secret)
+    sessions = SessionRegistry(config, engine, metrics, f"voxlane {VERSION}", chat_key, watch=watch)
     return Service(
         config,
         engine,
@@ -126,4 +130,5 @@ def make_service(
         sessions,
         PhoneService(config, phone_keys or PhoneKeys(), sessions, metrics, tenants),
         tenants,
+        watch,
     )

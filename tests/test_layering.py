@@ -35,6 +35,7 @@ PURE = {
     "server.phone.keypad", "server.phone.line_encoder", "server.phone.line_microphone", "server.phone.line_player",
     "server.phone.patience", "server.phone.phone_codec", "server.phone.signatures", "server.phone.tones",
     "server.http.buckets", "server.http.proxies", "server.sessions.outbound", "server.tenants.budget",
+    "server.watching.heard_sound", "server.watching.turn_account", "server.watching.watched_call",
     "engine.audio.segmenter", "engine.audio.transcriber", "engine.jobs.admission", "engine.memory.blocks",
     "engine.text.detokenizer",
 }  # fmt: skip
@@ -58,6 +59,8 @@ ASYNC = {
     "server.commands.lab", "server.lab.agents.server", "server.lab.holding", "server.lab.runner",
     "server.phone.call", "server.phone.incoming", "server.phone.sockets", "server.phone.tool_webhook",
     "server.sessions.connection", "server.sessions.conversation", "server.sessions.registry",
+    "server.watching.call_webhook", "server.watching.disk_thread", "server.watching.recordings",
+    "server.watching.traces", "server.watching.watch_service",
 }  # fmt: skip
 """Modules that do I/O or wait for it."""
 
@@ -68,8 +71,8 @@ ROOMS = {
     ),
     "server": (
         "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "tenants", "engine_client",
-        "metrics", "audio", "protocols", "http", "sessions", "phone", "service", "api", "app", "client", "lab",
-        "commands", "cli",
+        "metrics", "watching", "audio", "protocols", "http", "sessions", "phone", "service", "api", "app", "client",
+        "lab", "commands", "cli",
     ),
 }  # fmt: skip
 """The folders of each package and the files at its door, in order: each may import those before it."""

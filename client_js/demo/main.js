@@ -14,7 +14,7 @@ import { Figures } from "./figures.js";
 import { LatencyBars } from "./latency.js";
 import { EventLog } from "./log.js";
 import { Meter } from "./meters.js";
-import { canInterrupt, INTERRUPTED_MS, linkOf, moodOf, wordsOf } from "./mood.js";
+import { canInterrupt, INTERRUPTED_MS, linkOf, moodOf, recordedWords, wordsOf } from "./mood.js";
 import { Notices } from "./notices.js";
 import { Orb } from "./orb.js";
 import { probe, Session } from "./session.js";
@@ -116,10 +116,14 @@ client.on("ready", ({ ready }) => {
   settings.offer(offersOf(ready.capabilities));
   settings.show(ready.config);
   announcer.skip(client.state.lines);
+  showRecorded(ready.recorded);
 });
 client.on("status", ({ status, attempt }) => log.add(`connection ${status}${attempt ? `, attempt ${attempt}` : ""}`));
 client.on("fault", ({ code, message }) => log.add(`${code}: ${message}`, "fault"));
-client.on("over", ({ code, closeCode }) => log.add(`over: ${code} (${closeCode})`));
+client.on("over", ({ code, closeCode }) => {
+  log.add(`over: ${code} (${closeCode})`);
+  showRecorded([]);
+});
 
 // ---- drawing
 
@@ -138,6 +142,12 @@ function drawLevels() {
   meters.input.show(client.listening ? level.input : 0, time);
   meters.output.show(session.busy ? level.output : 0, time);
   return { input: meters.input.value / 100, output: meters.output.value / 100 };
+}
+
+/** Say in the header that the conversation is recorded. @param {readonly string[]} recorded */
+function showRecorded(recorded) {
+  const words = recordedWords(recorded);
+  Object.assign(part("recorded", HTMLElement), { textContent: words, hidden: !words });
 }
 
 function showMood() {

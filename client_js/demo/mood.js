@@ -59,6 +59,13 @@ export function canInterrupt({ status, state }) {
   return status !== "idle" && status !== "closed" && state !== "listening" && state !== "hearing";
 }
 
+/** Return what the header says about a recording; "" if nothing is kept. @param {readonly string[]} recorded */
+export function recordedWords(recorded) {
+  if (!recorded.length) return "";
+  if (!recorded.includes("audio")) return "Words are kept";
+  return recorded.includes("transcript") ? "Recorded, with words" : "Recorded";
+}
+
 /** Return the connection's status as a word for the header. @param {Moment} moment */
 export function linkOf({ status, starting }) {
   if (status === "open") return { link: "on", words: "Connected" };

@@ -9,7 +9,7 @@ import { focusOf, meaningOf } from "../demo/keys.js";
 import { scale, segments, totalMs } from "../demo/latency.js";
 import { clock, describe } from "../demo/log.js";
 import { ease, percent } from "../demo/meters.js";
-import { canInterrupt, linkOf, moodOf, wordsOf } from "../demo/mood.js";
+import { canInterrupt, linkOf, moodOf, recordedWords, wordsOf } from "../demo/mood.js";
 import { outline } from "../demo/orb.js";
 import { changesOf, offersOf, valuesOf, voiceName } from "../demo/settings.js";
 import { NO_FIGURES } from "../events.js";
@@ -215,4 +215,11 @@ test("a transcript is a file that says when and who", () => {
   assert.equal(file.name, "voxlane-2026-05-06-0708.txt");
   assert.match(file.text, /2026-05-06 07:08 UTC/);
   assert.ok(file.text.endsWith("You: Hello\nAssistant: Hi [there]\n"));
+});
+
+test("the header says what is recorded", () => {
+  assert.equal(recordedWords([]), "");
+  assert.equal(recordedWords(["audio"]), "Recorded");
+  assert.equal(recordedWords(["transcript"]), "Words are kept");
+  assert.equal(recordedWords(["audio", "transcript"]), "Recorded, with words");
 });

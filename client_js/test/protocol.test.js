@@ -27,6 +27,12 @@ test("fields, keys and messages that a newer server adds are no error", () => {
   assert.equal(parseMessage(encode(["toString", 3])).name, "unknown");
 });
 
+test("what is recorded is told; of an older server that is nothing", () => {
+  assert.deepEqual(parseMessage(encode(["ready", 1, readyMap()])).ready.recorded, []);
+  const recorded = ["audio", "transcript"];
+  assert.deepEqual(parseMessage(encode(["ready", 1, readyMap({ recorded })])).ready.recorded, recorded);
+});
+
 test("what is not a message is refused", () => {
   const refused = [
     null, [], ["state"], [1, 1], ["state", -1, "held"], ["state", 1.5, "held"], ["state", 1, "dancing"], ["state", 1],
@@ -34,6 +40,7 @@ test("what is not a message is refused", () => {
     ["audio", 1, 1, 0, new Uint8Array(2), [[1, 2, 3, -4]]], ["hold", 1, -1], ["duck", 1, 1], ["duck", 1, 1, "low"], ["error", 1, "x", "y", 1, 0],
     ["ready", 1], ["ready", 1, null], ["ready", 1, readyMap({ played: [1] })], ["ready", 1, readyMap({ limits: {} })],
     ["ready", 1, readyMap({ history: [{ role: "user" }] })], ["ready", 1, readyMap({ token: undefined })],
+    ["ready", 1, readyMap({ recorded: [1] })], ["ready", 1, readyMap({ recorded: "audio" })],
   ];
   for (const parts of refused) assert.throws(() => parseMessage(encode(parts)), ProtocolError, JSON.stringify(parts));
   assert.throws(() => parseMessage(new Uint8Array([0xc1])), MsgpackError);

@@ -45,6 +45,14 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
     )
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file; see `voxlane check-config`")
     add_options(parser, (*SERVER_OPTIONS, *MODEL_OPTIONS, THREADS_OPTION, LISTENER_OPTION, SPEAKER_OPTION))
+    parser.add_argument(
+        "--log-json",
+        dest="log.format",
+        action="store_const",
+        const="json",
+        default=None,
+        help="write the log as JSON, one object a line [log.format]",
+    )
     return parser
 
 

@@ -132,6 +132,7 @@ async def serve(
     api_key: str,
     chat_key: str = "",
     phone_keys: PhoneKeys | None = None,
+    webhook_secret: str = "",
     *,
     engine_command: Sequence[str] = ENGINE_COMMAND,
 ) -> None:
@@ -141,7 +142,7 @@ async def serve(
     with Progress(sys.stderr) as progress:
         metrics = Metrics()
         link = EngineProcess(config.engine, command=engine_command, observers=(metrics, progress), standby=True)
-        service = make_service(config, link, metrics, api_key, chat_key, phone_keys)
+        service = make_service(config, link, metrics, api_key, chat_key, phone_keys, webhook_secret)
         http = HttpServer(service, listener)
         with stop_requests(service) as stop:
             await http.start()
@@ -165,17 +166,15 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
             # The objects made so far live as long as the process: a full collection need not visit them again.
             gc.collect()
             gc.freeze()
-            print(
-                banner(
-                    ready, listener, with_key=service.tenants.key_needed, secure=bool(service.config.server.tls_cert)
-                ),
-                flush=True,
-            )
-            for neighbour in await neighbours:
-                print(advice(neighbour), flush=True)
+            if service.config.log.format == "text":  # where the log is JSON, machines read what we print
+                secure = bool(service.config.server.tls_cert)
+                print(banner(ready, listener, with_key=service.tenants.key_needed, secure=secure), flush=True)
+                for neighbour in await neighbours:
+                    print(advice(neighbour), flush=True)
             logger.info(
                 line(
                     "ready",
+                    port=listener.getsockname()[1],
                     model=served_name(ready.model),
                     adapter=served_name(ready.adapter) or None,
                     weights=ready.weights,

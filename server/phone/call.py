@@ -190,8 +190,14 @@ class PhoneCall:
             for task in self._tasks:
                 task.cancel()
             if self._conversation is not None:
-                self._phone.registry.close(self._conversation)
+                self._phone.registry.close(self._conversation, self._end_reason(error))
             await self._hang_up(error)
+
+    def _end_reason(self, error: VoxlaneError | None) -> str:
+        """Return why the call ended: an error's code, the server's own reason, or that the caller left."""
+        if error is not None:
+            return error.code
+        return "left" if self._far_end_left or self._departure.reason is None else self._departure.reason
 
     async def _hang_up(self, error: VoxlaneError | None) -> None:
         code = DONE if error is None else self._close_code(error)
@@ -311,6 +317,9 @@ class PhoneCall:
         assert isinstance(conversation.codec, PhoneCodec)
         self._phone_codec = conversation.codec
         self._conversation = conversation
+        if conversation.watch is not None:
+            conversation.watch.call.system = started.facts.system
+            conversation.watch.call.caller = masked(started.facts.caller)
         self._player = LinePlayer(self._codec, started.output)
         self._rate = started.output.rate
         self._microphone = LineMicrophone(started.input)

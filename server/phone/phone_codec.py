@@ -76,4 +76,4 @@ RATE_LIMITS = RateLimits(
     audio_burst_s=limits.VOICE_AUDIO_BURST_SECONDS,
 )
 
-PHONE = Dialect("", RATE_LIMITS, PhoneCodec, subprotocol_needed=False, resumable=False)
+PHONE = Dialect("", RATE_LIMITS, PhoneCodec, subprotocol_needed=False, resumable=False, name="phone")

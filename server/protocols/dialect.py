@@ -136,6 +136,7 @@ class SessionReady:
     state: StateName
     history: tuple[ChatMessage, ...] = ()
     position: Played | None = None  # where playback resumes, in the client's samples
+    recorded: tuple[str, ...] = ()  # what the operator keeps of it: `audio`, `transcript`
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,3 +240,4 @@ class Dialect:
     subprotocol_needed: bool = True
     resumable: bool = True
     any_voice: bool = False  # an unknown voice name means the default voice
+    name: str = "native"  # for logs, traces and webhooks

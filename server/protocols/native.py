@@ -261,6 +261,7 @@ class Native:
             "limits": as_map(ready.bounds),
             "history": [as_map(message) for message in ready.history],
             "played": position and [position.epoch, position.samples],
+            "recorded": list(ready.recorded),
         }
 
 

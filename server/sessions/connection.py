@@ -235,6 +235,7 @@ class Connection:
             state=conversation.state,
             history=conversation.session.history.messages,
             position=conversation.acked if hello.resume else None,
+            recorded=self._registry.recorded,
         )
         for packet in conversation.codec.encode(ready):
             conversation.outbound.put_first(packet)
@@ -392,7 +393,8 @@ class Connection:
         if error is None and code not in FINISHED and self._dialect.resumable:
             self._registry.park(conversation)
         else:
-            self._registry.close(conversation)
+            left = "done" if code in FINISHED else "left"
+            self._registry.close(conversation, left if error is None else error.code)
 
     async def _close(self, code: int, error: VoxlaneError | None) -> None:
         """Send the error as a message, then close; do not wait for a peer that does not read."""

@@ -33,6 +33,7 @@ from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import Codec, Outgoing
 from voxlane.server.sessions.outbound import Outbound, TooSlow
 from voxlane.server.tenants.accounts import Account
+from voxlane.server.watching.conversation_watch import ConversationWatch
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Conversation:
         self.over = False
         self.channel: EngineCommands | None = None  # set by the registry
         self.account = Account()  # the tenant; set by the registry
+        self.watch: ConversationWatch | None = None  # set by the registry
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self.began_s = self._loop.time()
@@ -151,11 +153,15 @@ class Conversation:
         if self.over:
             return
         now = self._now()
+        if self.watch is not None:
+            self.watch.look(self.session.answers.reply, now)
+            if isinstance(event, Audio):
+                self.watch.heard(event.pcm, now)
         try:
             for effect in self.session.open(now) if event is None else self.session.feed(event, now):
                 match effect:
                     case Send(event=sent):
-                        self._observe(sent)
+                        self._observe(sent, now)
                         self.send(sent)
                     case SendToEngine(message=message):
                         self._tell_engine(message)
@@ -198,8 +204,10 @@ class Conversation:
                 for packet in packets:
                     self.outbound.put(packet)
 
-    def _observe(self, event: ServerEvent) -> None:
+    def _observe(self, event: ServerEvent, now: float) -> None:
         self._metrics.count(event)
+        if self.watch is not None:
+            self.watch.follow(event, now)
         match event:
             case FloorState(name):
                 self.state = name

@@ -40,6 +40,7 @@ from voxlane.server.sessions.client_secrets import ClientSecrets
 from voxlane.server.sessions.conversation import Conversation
 from voxlane.server.sessions.resume import Tokens
 from voxlane.server.tenants.accounts import Account
+from voxlane.server.watching.watch_service import WatchService
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class SessionRegistry:
         server: str,
         chat_key: str = "",
         today: Callable[[], date] = date.today,
+        watch: WatchService | None = None,
     ) -> None:
         self.config = config.voice
         self.tokens = Tokens()
@@ -69,6 +71,7 @@ class SessionRegistry:
         self._metrics = metrics
         self._server = server
         self._today = today
+        self._watch = watch or WatchService(config, metrics, server)
         self._remote = RemoteChat(config.chat, chat_key) if config.chat.url else None
         self._conversations: dict[str, Conversation] = {}
         self._parked: dict[str, asyncio.TimerHandle] = {}  # oldest first
@@ -125,6 +128,11 @@ class SessionRegistry:
             instructed=ready.instructed,
             phonemes=not ready.respells_only,
         )
+
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """Return what is kept of conversations."""
+        return self._watch.recorded
 
     @property
     def ready(self) -> EngineReady:
@@ -189,6 +197,14 @@ class SessionRegistry:
         else:
             conversation.channel = remote = self._remote.open(conversation.feed)
             remote.engine = self._engine.channel(conversation.name, remote.receive)
+        conversation.watch = self._watch.open(
+            conversation.name,
+            dialect.name,
+            conversation.began_s,
+            ready.speak_rate,
+            model=self.capabilities(ready).chat_model,
+            tenant=account.name,
+        )
         self._conversations[conversation.name] = conversation
         self._metrics.sessions.inc()
         self._metrics.tenant_conversations.labels(account.name).inc()
@@ -205,12 +221,12 @@ class SessionRegistry:
         parked = [self._conversations[name] for name in self._parked]
         mine = [one for one in parked if one.address == address]
         if own >= self.config.sessions_per_address and mine:
-            self.close(mine[0])
+            self.close(mine[0], "evicted")
         elif len(self._conversations) >= self.config.sessions:
             if not parked:
                 raise Full(detail="voice.sessions")
             most, _ = Counter(one.address for one in parked).most_common(1)[0]
-            self.close(next(one for one in parked if one.address == most))
+            self.close(next(one for one in parked if one.address == most), "evicted")
 
     def _new_history(self, ready: EngineReady) -> History:
         """Return an empty history, sized for the chat model."""
@@ -272,14 +288,16 @@ class SessionRegistry:
         """Keep a conversation without a socket for `resume_s`."""
         conversation.detach()
         if self.draining or conversation.over or not self.config.resume_s:
-            self.close(conversation)
+            self.close(conversation, "draining" if self.draining else "left")
             return
         loop = asyncio.get_running_loop()
-        self._parked[conversation.name] = loop.call_later(self.config.resume_s, self.close, conversation)
+        self._parked[conversation.name] = loop.call_later(self.config.resume_s, self.close, conversation, "left")
 
-    def close(self, conversation: Conversation) -> None:
-        """End a conversation for good."""
+    def close(self, conversation: Conversation, reason: str = "done") -> None:
+        """End a conversation for good; `reason` is for those that watch."""
         conversation.close()
+        if conversation.watch is not None:
+            conversation.watch.close(reason)
         timer = self._parked.pop(conversation.name, None)
         if timer is not None:
             timer.cancel()
@@ -308,7 +326,7 @@ class SessionRegistry:
         running = len(self._conversations)
         for conversation in list(self._conversations.values()):
             if conversation.name in self._parked:
-                self.close(conversation)
+                self.close(conversation, "draining")
             else:
                 conversation.send(GoAway(seconds, "draining"))
                 self.leave_if_idle(conversation)
@@ -341,7 +359,7 @@ class SessionRegistry:
     async def aclose(self) -> None:
         """End everything."""
         for conversation in list(self._conversations.values()):
-            self.close(conversation)
+            self.close(conversation, "draining")
         await self.opus.aclose()
         if self._remote is not None:
             await self._remote.aclose()

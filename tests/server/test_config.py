@@ -238,9 +238,16 @@ PHONE_VALUES: dict[str, st.SearchStrategy[object]] = {
     "phone.tools": st.just(""),  # it needs the other one with it
     "phone.tools_url": st.just(""),
 }
+WATCHING_VALUES: dict[str, st.SearchStrategy[object]] = {
+    "webhook.url": st.sampled_from(["", "https://example.org/calls?x=1", "http://[::1]:9000/"]),
+    "recordings.audio": st.just(False),  # it needs a folder with it
+    "recordings.transcripts": st.just(False),
+}
 
 
 def value_for(key: str, hint: object) -> st.SearchStrategy[object]:
+    if key in WATCHING_VALUES:
+        return WATCHING_VALUES[key]
     if typing.get_origin(hint) is typing.Literal:
         return st.sampled_from(typing.get_args(hint))
     if hint is bool:

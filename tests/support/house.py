@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -66,20 +67,23 @@ async def start(
     phone: PhoneConfig | None = None,
     phone_keys: PhoneKeys | None = None,
     keys: KeysConfig | None = None,
+    parts: Mapping[str, Any] | None = None,
+    webhook_secret: str = "",
     restarts: RestartBudget | None = None,
     hang_s: float = 2.0,
     start_failures: int = 5,
     command: tuple[str, ...] = ENGINE_COMMAND,
     wait: bool = True,
 ) -> AsyncIterator[Running]:
-    """Serve as long as the context lasts."""
+    """Serve as long as the context lasts; `parts` are further sections of the configuration by their names."""
     watch = {"hang_s": hang_s, "start_failures": start_failures}
     engine = EngineConfig(model, asr_model, tts_model, adapter, **watch)  # type: ignore[arg-type]
-    parts = (limits or LimitsConfig(), voice or VoiceConfig(), chat or ChatConfig())
-    config = Config(server or ServerConfig(), engine, *parts, phone=phone or PhoneConfig(), keys=keys or KeysConfig())
+    known = (limits or LimitsConfig(), voice or VoiceConfig(), chat or ChatConfig())
+    more = {"phone": phone or PhoneConfig(), "keys": keys or KeysConfig(), **(parts or {})}
+    config = Config(server or ServerConfig(), engine, *known, **more)
     metrics = Metrics()
     link = EngineProcess(config.engine, command=command, observers=(metrics,), restarts=restarts)
-    service = make_service(config, link, metrics, api_key, phone_keys=phone_keys)
+    service = make_service(config, link, metrics, api_key, phone_keys=phone_keys, webhook_secret=webhook_secret)
     listener = listen("127.0.0.1", 0)
     http = HttpServer(service, listener)
     await http.start()

@@ -281,7 +281,10 @@ class OpenAIRealtime:
             case dialect.SessionReady():
                 self._name = event.session.rpartition("-")[2]
                 self._turns.session = event.session
-                return [packet("session.created", session=shown(self._session, f"sess_{self._name}"))]
+                session = shown(self._session, f"sess_{self._name}")
+                # Beside the session, not in it: clients send the session back.
+                recorded = {"recorded": list(event.recorded)} if event.recorded else {}
+                return [packet("session.created", session=session, **recorded)]
             case server_events.Configured():
                 return [packet("session.updated", session=shown(self._session, f"sess_{self._name}"))]
             case server_events.ItemPlaced(item, after):
@@ -350,5 +353,12 @@ RATE_LIMITS = RateLimits(
 )
 
 REALTIME = Dialect(
-    SUBPROTOCOL, RATE_LIMITS, OpenAIRealtime, opening=opening, subprotocol_needed=False, resumable=False, any_voice=True
+    SUBPROTOCOL,
+    RATE_LIMITS,
+    OpenAIRealtime,
+    opening=opening,
+    subprotocol_needed=False,
+    resumable=False,
+    any_voice=True,
+    name="realtime",
 )
