@@ -55,7 +55,11 @@ def make_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        await service.sessions.start()
         async with service.engine, AudioSocketListener(service.phone):
+            if service.config.server.reuse_port:  # the process that has the port now goes on until we are ready
+                with contextlib.suppress(VoxlaneError):  # `serve` tells the error
+                    await service.engine.wait_ready()
             lag = asyncio.create_task(_measure_lag(service.metrics), name="loop lag")
             yield
             await service.sessions.aclose()

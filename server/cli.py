@@ -18,7 +18,13 @@ from voxlane.server.commands import arguments as command_line
 from voxlane.server.commands.lab_arguments import add_lab
 from voxlane.server.commands.options import Commands
 from voxlane.server.commands.terminal import escape_unknown_characters, write_text
-from voxlane.server.config import API_KEY_VARIABLE, CHAT_KEY_VARIABLE, Config, read_phone_keys
+from voxlane.server.config import (
+    API_KEY_VARIABLE,
+    CHAT_KEY_VARIABLE,
+    STORE_PASSWORD_VARIABLE,
+    Config,
+    read_phone_keys,
+)
 from voxlane.server.errors import ConfigError, EngineStartFailed, VoxlaneError
 from voxlane.server.service import VERSION
 
@@ -115,7 +121,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config, api_key, chat_key, read_phone_keys(_key)))
+        password = _key(STORE_PASSWORD_VARIABLE)
+        runner.run(serve(config, api_key, chat_key, read_phone_keys(_key), store_password=password))
     return 0
 
 

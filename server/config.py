@@ -43,6 +43,9 @@ API_KEY_VARIABLE = "VOXLANE_API_KEY"
 CHAT_KEY_VARIABLE = "VOXLANE_CHAT_KEY"
 """The key for the server at chat.url."""
 
+STORE_PASSWORD_VARIABLE = "VOXLANE_STORE_PASSWORD"
+"""The password of the server at store.url."""
+
 PHONE_KEY_VARIABLES = {
     "phone": "VOXLANE_PHONE_KEY",
     "twilio": "VOXLANE_TWILIO_TOKEN",
@@ -100,6 +103,13 @@ class ServerConfig:
             description=f"Seconds for which answers may go on after SIGTERM; the end takes up to {_ENDING_S:g} s more.",
         ),
     ] = limits.DRAIN_SECONDS
+    reuse_port: Annotated[
+        bool,
+        Meta(
+            description="Share the port with another server process: start the new one, and stop the old one when it is"
+            " ready. It listens when its engine is ready, not before."
+        ),
+    ] = False
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         Meta(description="The least that is logged. No level logs what is said."),
@@ -346,6 +356,31 @@ class WeightsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Where conversations are kept for a resume. A password of the Redis server is VOXLANE_STORE_PASSWORD."""
+
+    kind: Annotated[
+        Literal["memory", "sqlite", "redis"],
+        Meta(
+            description="memory: conversations end with the server process. sqlite: they go on in the next process on"
+            " this machine. redis: on any machine with the same Redis or Valkey server."
+        ),
+    ] = "memory"
+    path: Annotated[str, Meta(description='The SQLite file; "" takes a file in the user\'s state folder.')] = ""
+    url: Annotated[
+        str, Meta(description="The Redis or Valkey server, without a password; rediss:// connects with TLS.")
+    ] = "redis://127.0.0.1:6379/0"
+    wait_s: Annotated[
+        float,
+        Meta(
+            ge=0.01,
+            le=10,
+            description="Seconds that a client's message waits for the store; then the conversation goes on without.",
+        ),
+    ] = limits.STORE_WAIT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole tree."""
 
@@ -356,6 +391,7 @@ class Config:
     chat: ChatConfig = dataclasses.field(default_factory=ChatConfig)
     weights: WeightsConfig = dataclasses.field(default_factory=WeightsConfig)
     phone: PhoneConfig = dataclasses.field(default_factory=PhoneConfig)
+    store: StoreConfig = dataclasses.field(default_factory=StoreConfig)
 
 
 DERIVED = {"engine.mirrors": "weights.mirrors"}
@@ -419,6 +455,11 @@ def _check_together(config: Config, source: str) -> None:
     if config.engine.adapter not in ("", AUTO_ADAPTER) and config.engine.model in ("", AUTO_MODEL):
         raise ConfigError(f"{source}engine.adapter is given: engine.model must name the model that it was trained on")
     _check_phone(config.phone, source)
+    if "@" in config.store.url or not config.store.url.startswith(("redis://", "rediss://", "unix://")):
+        raise ConfigError(
+            f"{source}store.url must begin with redis://, rediss:// or unix://, and hold no password:"
+            f" {STORE_PASSWORD_VARIABLE} has it"
+        )
 
 
 def _check_phone(phone: PhoneConfig, source: str) -> None:

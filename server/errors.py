@@ -26,8 +26,10 @@ VoxlaneError
 ├── Unavailable              503  retryable
 │   ├── EngineNotReady       503  still loading, or being restarted
 │   ├── EngineLost           503  the engine died under this request
+│   ├── StoreUnavailable     503  the store of conversations does not answer
 │   ├── TooManyConnections   503  the limit of connections is reached
 │   └── Draining             503  the server is going down
+│       └── HandOver         503  the conversation goes on at the next server process
 ├── EngineStartFailed        503  not retryable; the hint is the engine's one-line reason
 ├── PlayerFailed                  in commands: the program that plays sound failed
 ├── ConversationFailed            in commands: the server could not be reached, or ended it
@@ -255,6 +257,18 @@ class Draining(Unavailable):
     """The server is going down."""
 
     code, text, close_code = "draining", "The server is shutting down: try again elsewhere or later.", 1012
+
+
+class HandOver(Draining):
+    """The server is going down, and its conversation goes on at the next process: the client resumes it there."""
+
+    code, text = "hand_over", "The server restarts: resume the conversation now."
+
+
+class StoreUnavailable(Unavailable):
+    """The store of conversations does not answer."""
+
+    code, text = "store_unavailable", "Conversations cannot be looked up right now: try again shortly."
 
 
 class EngineStartFailed(VoxlaneError):

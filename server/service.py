@@ -23,6 +23,7 @@ from voxlane.server.log import quote
 from voxlane.server.metrics import Metrics
 from voxlane.server.phone.phone_service import PhoneService
 from voxlane.server.sessions.registry import SessionRegistry
+from voxlane.server.store.choice import make_store
 
 VERSION = version("voxlane")
 
@@ -108,10 +109,15 @@ def make_service(
     api_key: str,
     chat_key: str = "",
     phone_keys: PhoneKeys | None = None,
+    store_password: str = "",
 ) -> Service:
-    """Return the parts of a server, sized by its configuration; `chat_key` is the key for the server at chat.url."""
+    """Return the parts of a server, sized by its configuration.
+
+    `chat_key` is the key for the server at chat.url, `store_password` the password of the server at store.url.
+    """
     limits = config.limits
-    sessions = SessionRegistry(config, engine, metrics, f"voxlane {VERSION}", chat_key)
+    store = make_store(config.store, store_password)
+    sessions = SessionRegistry(config, engine, metrics, f"voxlane {VERSION}", chat_key, store=store)
     return Service(
         config,
         engine,

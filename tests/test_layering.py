@@ -57,7 +57,8 @@ ASYNC = {
     "server.http.request_limit", "server.http.transports",
     "server.commands.lab", "server.lab.agents.server", "server.lab.holding", "server.lab.runner",
     "server.phone.call", "server.phone.incoming", "server.phone.sockets", "server.phone.tool_webhook",
-    "server.sessions.connection", "server.sessions.conversation", "server.sessions.registry",
+    "server.sessions.connection", "server.sessions.conversation", "server.sessions.journal", "server.sessions.registry",
+    "server.store.redis", "server.store.sqlite",
 }  # fmt: skip
 """Modules that do I/O or wait for it."""
 
@@ -68,7 +69,7 @@ ROOMS = {
     ),
     "server": (
         "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "engine_client", "metrics",
-        "audio", "protocols", "http", "sessions", "phone", "service", "api", "app", "client", "lab", "commands", "cli",
+        "store", "audio", "protocols", "http", "sessions", "phone", "service", "api", "app", "client", "lab", "commands", "cli",
     ),
 }  # fmt: skip
 """The folders of each package and the files at its door, in order: each may import those before it."""

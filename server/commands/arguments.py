@@ -43,6 +43,14 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
     )
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file; see `voxlane check-config`")
     add_options(parser, (*SERVER_OPTIONS, *MODEL_OPTIONS, THREADS_OPTION, LISTENER_OPTION, SPEAKER_OPTION))
+    parser.add_argument(
+        "--reuse-port",
+        dest="server.reuse_port",
+        action="store_const",
+        const=True,
+        default=None,
+        help="share the port with the server process that this one replaces [server.reuse_port]",
+    )
     return parser
 
 

@@ -174,6 +174,14 @@ class PendingTurns:
                 self._answers.history.fill(turn.item, turn.text)
         return self._give_up_waiting()
 
+    def give_up(self) -> list[Effect]:
+        """End all pending turns without an answer; the words that are known stay in the history."""
+        effects = self.dismiss()
+        for turn in self._turns:
+            effects += [] if turn.clip else [Send(TurnDone(turn.number, "interrupted"))]
+        self._turns.clear()
+        return effects
+
     def _give_up_waiting(self) -> list[Effect]:
         effects: list[Effect] = [Send(TurnDone(turn.number, "interrupted")) for turn in self._waiting]
         self._waiting.clear()

@@ -169,7 +169,7 @@ class Native:
     def __init__(self, hello: Hello, session_rate: int) -> None:
         self.formats = hello.input, hello.output
         self._config = hello.config
-        self._microphone = Microphone(hello.input)
+        self._microphone = Microphone(hello.input, hello.heard_s)
         self._loudspeaker = Loudspeaker(hello.output, session_rate)
 
     def heard_s(self) -> float:
@@ -250,6 +250,7 @@ class Native:
             "limits": as_map(ready.bounds),
             "history": [as_map(message) for message in ready.history],
             "played": position and [position.epoch, position.samples],
+            "resumable": ready.resumable,
         }
 
 
@@ -314,6 +315,7 @@ _WRITERS: dict[type, tuple[str, Callable[[Any], tuple[object, ...]]]] = {
     server_events.Configured: ("configured", lambda e: (as_map(e.config),)),
     dialect.ServerPong: ("pong", lambda e: (e.mark, e.audio_s)),
     dialect.GoAway: ("go_away", lambda e: (e.seconds, e.reason)),
+    dialect.SessionResumable: ("resumable", lambda e: (e.resumable,)),
     dialect.Farewell: ("bye", lambda e: ()),
 }
 

@@ -13,7 +13,16 @@ import httpx
 
 from voxlane.engine.api import EngineConfig
 from voxlane.server.commands.serve import HttpServer, listen
-from voxlane.server.config import ChatConfig, Config, LimitsConfig, PhoneConfig, PhoneKeys, ServerConfig, VoiceConfig
+from voxlane.server.config import (
+    ChatConfig,
+    Config,
+    LimitsConfig,
+    PhoneConfig,
+    PhoneKeys,
+    ServerConfig,
+    StoreConfig,
+    VoiceConfig,
+)
 from voxlane.server.engine_client.engine_process import EngineProcess, RestartBudget
 from voxlane.server.metrics import Metrics
 from voxlane.server.service import Service, make_service
@@ -56,6 +65,7 @@ async def start(
     chat: ChatConfig | None = None,
     phone: PhoneConfig | None = None,
     phone_keys: PhoneKeys | None = None,
+    store: StoreConfig | None = None,
     restarts: RestartBudget | None = None,
     command: tuple[str, ...] = ENGINE_COMMAND,
     wait: bool = True,
@@ -63,7 +73,9 @@ async def start(
     """Serve as long as the context lasts."""
     engine = EngineConfig(model, asr_model, tts_model, adapter)
     parts = (limits or LimitsConfig(), voice or VoiceConfig(), chat or ChatConfig())
-    config = Config(server or ServerConfig(), engine, *parts, phone=phone or PhoneConfig())
+    config = Config(
+        server or ServerConfig(), engine, *parts, phone=phone or PhoneConfig(), store=store or StoreConfig()
+    )
     metrics = Metrics()
     link = EngineProcess(config.engine, command=command, observers=(metrics,), restarts=restarts)
     service = make_service(config, link, metrics, api_key, phone_keys=phone_keys)
