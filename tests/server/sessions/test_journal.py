@@ -81,6 +81,7 @@ async def test_an_open_reply_ends_once_with_what_was_heard(serving: Any, store: 
         await peer.until("reply_text", lambda message: message[3] == "four")
         await peer.until("audio", lambda message: bool(message[5]))
         await vanish(servers[0])
+        peer.drop()
         played = [1, 24_000 * 8 // 20]  # "one two" and the space
         # The second server dies before the client has read a word: the third one tells it, once.
         lost = await Peer.open(servers[1].url)
