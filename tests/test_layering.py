@@ -69,7 +69,8 @@ ROOMS = {
     ),
     "server": (
         "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "engine_client", "metrics",
-        "store", "audio", "protocols", "http", "sessions", "phone", "service", "api", "app", "client", "lab", "commands", "cli",
+        "store", "audio", "protocols", "http", "sessions", "phone", "service", "api", "app", "client", "lab",
+        "commands", "cli",
     ),
 }  # fmt: skip
 """The folders of each package and the files at its door, in order: each may import those before it."""
