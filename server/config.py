@@ -362,8 +362,8 @@ class StoreConfig:
     kind: Annotated[
         Literal["memory", "sqlite", "redis"],
         Meta(
-            description="memory: conversations end with the server process. sqlite: they go on in the next process on"
-            " this machine. redis: on any machine with the same Redis or Valkey server."
+            description="With memory, conversations end with the server process. With sqlite they go on in the next"
+            " process on this machine, with redis on any machine with the same Redis or Valkey server."
         ),
     ] = "memory"
     path: Annotated[str, Meta(description='The SQLite file; "" takes a file in the user\'s state folder.')] = ""

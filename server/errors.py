@@ -247,6 +247,12 @@ class EngineLost(Unavailable):
     code, text, close_code = "engine_lost", "The engine was lost and is being restarted: try again.", 1012
 
 
+class StoreUnavailable(Unavailable):
+    """The store of conversations does not answer."""
+
+    code, text = "store_unavailable", "Conversations cannot be looked up right now: try again shortly."
+
+
 class TooManyConnections(Unavailable):
     """The limit of connections is reached."""
 
@@ -263,12 +269,6 @@ class HandOver(Draining):
     """The server is going down, and its conversation goes on at the next process: the client resumes it there."""
 
     code, text = "hand_over", "The server restarts: resume the conversation now."
-
-
-class StoreUnavailable(Unavailable):
-    """The store of conversations does not answer."""
-
-    code, text = "store_unavailable", "Conversations cannot be looked up right now: try again shortly."
 
 
 class EngineStartFailed(VoxlaneError):

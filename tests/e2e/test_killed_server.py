@@ -1,6 +1,6 @@
 """Server processes that die or are replaced under running conversations, with the SQLite store and a scripted engine.
 
-`make soak` kills fifty times.
+`make soak` kills fifty times: five times in each of ten rounds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from examples import SOAK
 from lasting_talk import MessageCount, ServerProcess, Talker
 
-KILLS = 50 if SOAK else 3
+ROUNDS, KILLS = (10, 5) if SOAK else (1, 3)
 TALKERS = 10
 ROLLING = 20
 
@@ -50,10 +50,14 @@ async def converse(talkers: list[Talker], enough: asyncio.Event) -> None:
             group.create_task(one(talker))
 
 
-async def test_killed_servers_lose_nothing_that_was_told(tmp_path: Path, servers: list[ServerProcess]) -> None:
-    chance, count, enough = random.Random(28), MessageCount(), asyncio.Event()
+@pytest.mark.parametrize("seed", range(ROUNDS))
+async def test_killed_servers_lose_nothing_that_was_told(
+    tmp_path: Path, servers: list[ServerProcess], seed: int
+) -> None:
+    chance, count, enough = random.Random(seed), MessageCount(), asyncio.Event()
     server = await asyncio.to_thread(start, servers, tmp_path)
-    talkers = [Talker(f"talker {number}", server.url, random.Random(number), count) for number in range(TALKERS)]
+    seeds = range(100 * seed, 100 * seed + TALKERS)
+    talkers = [Talker(f"talker {number}", server.url, random.Random(number), count) for number in seeds]
     talking = asyncio.create_task(converse(talkers, enough))
     for _ in range(KILLS):
         waiting = asyncio.create_task(count.wait_more(chance.randrange(TALKERS, 40 * TALKERS)))
