@@ -101,7 +101,8 @@ class Answers:
         """Return the counters and the reply that the client knows of; `turns` is the number of turns so far."""
         reply = self.reply if self.reply is not None and self.reply.stage != "tentative" else None
         calls = tuple(sorted(self.open_calls))
-        return SavedProgress(turns, self._epoch, self._results, calls, reply and reply.saved(now))
+        saved = None if reply is None else reply.saved(now)
+        return SavedProgress(turns, self._epoch, self._results, calls, saved)
 
     def restore(self, progress: SavedProgress, position: int) -> None:
         """Go on from saved counters; of the reply under way, the history keeps what was heard up to `position`."""

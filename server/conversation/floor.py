@@ -132,7 +132,10 @@ class Floor:
         if turn is not None:
             effects = [SendToEngine(Cancel(turn.asr_id)), *self._probes.cancel(turn)]
             effects += [Send(TurnDone(turn.number, "interrupted"))] if turn.confirmed else []
-        return [*effects, *self.pending.give_up(), *self._answers.cut(now)]
+        effects += [*self.pending.give_up(), *self._answers.cut(now)]
+        for epoch in list(self._answers.asides):
+            effects += self._answers.cancel_aside(epoch, now) or []
+        return effects
 
     def reconfigure(self, config: SessionConfig, now: float) -> list[Effect]:
         """Change the configuration; end a turn that the new mode would never end."""

@@ -49,6 +49,7 @@ CLEAN_EVERY_MS = 60_000
 
 _Answer = TypeVar("_Answer")
 _Work = Callable[[sqlite3.Connection], Any]
+_Told = tuple[asyncio.Future[Any], Any, Exception | None]  # what waits, its answer, or its error
 
 
 class SqliteStore:
@@ -122,7 +123,7 @@ class SqliteStore:
         work = [one for one in waiting if one is not None]
         try:
             database.execute("BEGIN IMMEDIATE")
-            answers = [(future, do(database), None) for do, future in work]
+            answers: list[_Told] = [(future, do(database), None) for do, future in work]
             database.execute("COMMIT")
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
@@ -133,7 +134,7 @@ class SqliteStore:
             self._tell(answers)
         return None not in waiting
 
-    def _tell(self, answers: list[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
+    def _tell(self, answers: list[_Told]) -> None:
         """Give the event loop the answers, all in one call."""
 
         def tell() -> None:

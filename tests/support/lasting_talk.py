@@ -127,14 +127,12 @@ class Talker:
         """Take the conversation up once more, and compare its history with what was told and heard."""
         if self._peer is not None:
             self._peer.drop()
-        self._peer = None
-        ready = await self._connect()
+        peer, ready = await self._connect()
         self._compare("users", _joined(ready, "user"), self._told_users(), exact=True)
         self._compare("replies", _joined(ready, "assistant"), self._told_replies(), exact=True)
         self._expect(self._begun == set(self._ended), f"turns {self._begun ^ set(self._ended)} never began or ended")
         self._expect(set(self._ended.values()) <= {1}, f"turns ended twice: {self._ended.most_common(3)}")
-        assert self._peer is not None
-        await self._peer.bye()
+        await peer.bye()
 
     async def _say(self, text: str) -> None:
         self._pending = text
@@ -158,11 +156,11 @@ class Talker:
     async def _receive(self) -> list[Any]:
         while True:
             try:
-                if self._peer is None:
-                    await self._connect()
+                peer = self._peer
+                if peer is None:
+                    peer, _ = await self._connect()
                     await self._ping()
-                assert self._peer is not None
-                message = await self._peer.next()
+                message = await peer.next()
             except BROKEN:
                 self._peer = None
                 self._lost_s = time.perf_counter()
@@ -171,8 +169,8 @@ class Talker:
             await self._note(message)
             return message
 
-    async def _connect(self) -> dict[str, Any]:
-        """Begin or resume; return the server's `ready`."""
+    async def _connect(self) -> tuple[Peer, dict[str, Any]]:
+        """Begin or resume; return the connection and the server's `ready`."""
         hello: dict[str, Any] = HELLO
         if self._token:
             hello = {"resume": self._token, "last_seq": self._last}
@@ -196,7 +194,7 @@ class Talker:
         if self._token:
             self._take_up(ready)
         self._token = ready["token"]
-        return ready
+        return peer, ready
 
     async def _ping(self) -> None:
         self._mark += 1
