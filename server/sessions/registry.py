@@ -44,7 +44,7 @@ from voxlane.server.protocols.dialect import Bounds, Capabilities, Dialect, GoAw
 from voxlane.server.protocols.sound import codecs
 from voxlane.server.sessions.client_secrets import ClientSecrets
 from voxlane.server.sessions.conversation import Conversation
-from voxlane.server.sessions.journal import Journal, JournalTimes, SavedConversation, read_record
+from voxlane.server.sessions.journal import Journal, JournalTimes, SavedConversation, read_record, rehearse
 from voxlane.server.sessions.resume import Tokens, name_in
 from voxlane.server.store.memory import MemoryStore
 from voxlane.server.store.seal import SessionKey, hash_token, unwrapped
@@ -404,6 +404,7 @@ class SessionRegistry:
         self._started = True
         await self._store.open()
         if self._store.outlives_process:
+            rehearse()
             self._touching = asyncio.create_task(self._touch(), name="store touch")
 
     async def _touch(self) -> None:
