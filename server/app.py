@@ -58,8 +58,7 @@ def make_app(
         await service.sessions.start()
         async with service.engine, AudioSocketListener(service.phone):
             if service.config.server.reuse_port:  # the process that has the port now goes on until we are ready
-                with contextlib.suppress(VoxlaneError):  # `serve` tells the error
-                    await service.engine.wait_ready()
+                await _ready_or_stopped(service)
             lag = asyncio.create_task(_measure_lag(service.metrics), name="loop lag")
             yield
             await service.sessions.aclose()
@@ -117,6 +116,16 @@ def make_app(
     )
     app.state.service = service
     return app
+
+
+async def _ready_or_stopped(service: Service) -> None:
+    """Wait until the engine is ready or has failed, or the server is told to stop; `serve` does the rest."""
+    waits = (service.engine.wait_ready(), service.sessions.stop_asked.wait())
+    tasks = [asyncio.ensure_future(one) for one in waits]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -223,6 +223,7 @@ def stop_requests(service: Service) -> Iterator[asyncio.Event]:
         else:
             logger.info(line("stopping", signal=number.name))
             stop.set()
+            service.sessions.stop_asked.set()
 
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, on_signal, number)

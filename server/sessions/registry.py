@@ -92,6 +92,7 @@ class SessionRegistry:
         self._empty.set()
         self._quiet.set()
         self.draining = False
+        self.stop_asked = asyncio.Event()  # the server was told to stop; it may not have drained yet
 
     def __len__(self) -> int:
         return len(self._conversations)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from peer import MANUAL, Peer, eventually, speech
+from redis_server import RedisServer, redis_binary
 
 from voxlane.server.commands.serve import drain
 from voxlane.server.config import ServerConfig, StoreConfig, VoiceConfig
@@ -39,6 +41,30 @@ async def vanish(running: Any) -> None:
 async def resume(url: str, peer: Peer, **more: Any) -> Peer:
     last = max((message[1] for message in peer.seen if message[0] != "ready"), default=0)
     return await Peer.open(url, {"resume": peer.ready["token"], "last_seq": last, **more})
+
+
+@pytest.fixture
+def redis_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreConfig]:
+    """A true Redis or Valkey server as the store."""
+    try:
+        binary = redis_binary()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    server = RedisServer(binary, tmp_path_factory.mktemp("redis"))
+    yield StoreConfig("redis", url=server.url, wait_s=10.0)
+    server.stop()
+
+
+async def test_another_machine_goes_on_with_a_conversation(serving: Any, redis_store: StoreConfig) -> None:
+    async with serving(store=redis_store) as old, serving(store=redis_store) as new:
+        peer = await Peer.open(old.url, MANUAL)
+        await peer.say("hello")
+        again = await resume(new.url, peer)
+        assert history(again.ready) == [("user", "hello"), ("assistant", "hello")]
+        await peer.send("text", "am I still here")
+        assert await peer.closed() == 4409
+        assert (await again.say("and on"))[-1][2:] == [2, "done"]
+        await again.bye()
 
 
 async def test_another_process_goes_on_with_a_conversation(serving: Any, store: StoreConfig) -> None:
