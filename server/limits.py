@@ -264,6 +264,9 @@ STORE_PARKED_SECONDS = 15.0
 STORE_RETRY_SECONDS = 1.0
 """Time between two attempts to write to a store that has failed."""
 
+SILENCE_LOOK_SECONDS = 0.2
+"""How often a drain looks for a silence in which a conversation can be handed over; most of them tell it themselves."""
+
 CALL_FAREWELL_SECONDS = 8.0
 """How long before the end of a drain telephone calls begin to say good-bye."""
 

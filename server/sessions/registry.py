@@ -176,7 +176,7 @@ class SessionRegistry:
         config = self.checked(hello.config, any_voice=dialect.any_voice)
         self._make_room()
         conversation = self._make(f"voice-{secrets.token_hex(8)}", replace(hello, config=config), dialect, address)
-        if self._store.outlives_process and dialect.resumable:
+        if self._store.outlives_process and dialect.resumable and self.config.resume_s:
             key, fence = SessionKey(conversation.name), int(time.time() * 1e3)
             self._keep_record(conversation, key, fence)
         return conversation
@@ -429,9 +429,7 @@ class SessionRegistry:
                 self._spawn(self._leave_to_store(conversation)) if conversation.movable else self.close(conversation)
             elif (writer := conversation.writer) is not None and writer.leaves_by_itself:
                 continue
-            elif conversation.movable and writer is not None:
-                writer.notify()
-            else:
+            elif not conversation.movable:
                 conversation.send(GoAway(seconds, "draining"))
         farewell_s = min(seconds, limits.CALL_FAREWELL_SECONDS)
         if not await self._wait_empty(seconds - farewell_s):
@@ -444,9 +442,16 @@ class SessionRegistry:
             logger.info(line("voice drained", running=running, finished=running - ended, ended=ended))
 
     async def _wait_empty(self, seconds: float) -> bool:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._empty.wait()
+        """Wait until all conversations are gone, and let those that can move look for their silence."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + seconds
+        while self._conversations and loop.time() < until_s:
+            for conversation in self._conversations.values():
+                if conversation.movable and conversation.writer is not None:
+                    conversation.writer.notify()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(limits.SILENCE_LOOK_SECONDS, until_s - loop.time())):
+                    await self._empty.wait()
         return not self._conversations
 
     async def wait_quiet(self, seconds: float) -> None:

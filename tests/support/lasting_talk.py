@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from house import ENGINE_COMMAND
-from peer import Peer
+from peer import Peer, speech
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
 RETRY_S = 0.02
@@ -87,7 +87,7 @@ class MessageCount:
 
 
 class Talker:
-    """One client that types, listens, and takes up its conversation whenever its connection breaks."""
+    """One client that types, speaks, listens, and takes up its conversation whenever its connection breaks."""
 
     def __init__(self, name: str, url: str, chance: random.Random, count: MessageCount) -> None:
         self.name = name
@@ -137,14 +137,23 @@ class Talker:
     async def _say(self, text: str) -> None:
         self._pending = text
         self._cut_in = self._cut_in or len(self._texts) > len(self._heard)
-        await self._send("text", text)
+        await self._utter(text)
         sent_to = self._peer
         while self._pending:
             message = await self._receive()
             if message[0] == "pong" and message[2] == self._mark and self._pending and self._peer is not sent_to:
                 # On a new connection the server has repeated all that it knew of: the text has never arrived.
-                await self._send("text", text)
+                await self._utter(text)
                 sent_to = self._peer
+
+    async def _utter(self, text: str) -> None:
+        """Type a text, or speak it with a button held."""
+        if self._chance.random() < 0.5:
+            return await self._send("text", text)
+        await self._send("start")
+        await self._send("audio", speech(text))
+        await self._send("end")
+        return None
 
     # ---- the connection
 
@@ -228,6 +237,8 @@ class Talker:
                 self._users.append((turn, text))
                 self._begun.add(turn)
                 self._pending = ""
+            case "speech_started":
+                self._begun.add(fields[0])
             case "reply":
                 epoch, turn = fields
                 self._expect(epoch not in self._texts, f"reply {epoch} began twice")
