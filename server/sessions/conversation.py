@@ -295,9 +295,7 @@ class Conversation:
             case _:
                 return None
         match event:
-            case SpeechStarted(turn):
-                return JournalMark(self.version, opens_turn=turn)
-            case UserTurn(turn):
+            case SpeechStarted(turn) | UserTurn(turn):
                 return JournalMark(self.version, repeated=True, opens_turn=turn)
             case ReplyStarted(epoch, turn):
                 self._words = 0

@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMes
 RETRY_S = 0.02
 """Wait before a connection is tried again: the next server is still starting."""
 
-HELLO = {"config": {"voice": "two", "turns": {"mode": "manual"}, "buffer_s": 0.5}}
+HELLO = {"config": {"voice": "two", "turns": {"mode": "manual", "pre_roll_s": 0}, "buffer_s": 0.5}}
 
 BROKEN = (OSError, EOFError, InvalidHandshake, InvalidMessage, ConnectionClosed)
 """What a client may meet while there is no server."""
@@ -108,7 +108,8 @@ class Talker:
         self._texts: dict[int, str] = {}
         self._words: dict[int, list[list[int]]] = {}
         self._played = (0, 0)
-        self._cut_in = False  # we have typed while a reply was under way
+        self._turns: dict[int, int] = {}  # by epoch
+        self._cut: set[int] = set()  # turns whose answer we have cut into
         self._exact: str | None = None  # what must be remembered of the reply that a dead server left
 
     # ---- the talk
@@ -130,13 +131,15 @@ class Talker:
         peer, ready = await self._connect()
         self._compare("users", _joined(ready, "user"), self._told_users(), exact=True)
         self._compare("replies", _joined(ready, "assistant"), self._told_replies(), exact=True)
-        self._expect(self._begun == set(self._ended), f"turns {self._begun ^ set(self._ended)} never began or ended")
+        self._expect(self._begun <= set(self._ended), f"turns {self._begun - set(self._ended)} never ended")
+        self._expect(self._begun >= set(self._ended), f"turns {set(self._ended) - self._begun} never began")
         self._expect(set(self._ended.values()) <= {1}, f"turns ended twice: {self._ended.most_common(3)}")
         await peer.bye()
 
     async def _say(self, text: str) -> None:
         self._pending = text
-        self._cut_in = self._cut_in or len(self._texts) > len(self._heard)
+        if self._users and not self._ended[self._users[-1][0]]:
+            self._cut.add(self._users[-1][0])
         await self._utter(text)
         sent_to = self._peer
         while self._pending:
@@ -218,7 +221,7 @@ class Talker:
         self._compare("replies", _joined(ready, "assistant"), self._told_replies(), exact=False)
         epoch, position = self._played
         self._exact = None
-        if epoch in self._texts and epoch not in self._heard and not self._cut_in:
+        if epoch in self._texts and epoch not in self._heard and self._turns[epoch] not in self._cut:
             heard = [end for _, end, start, stop in self._words.get(epoch, []) if (start + stop + 1) // 2 <= position]
             self._exact = self._texts[epoch][: max(heard, default=0)].strip()
 
@@ -244,7 +247,7 @@ class Talker:
                 self._expect(epoch not in self._texts, f"reply {epoch} began twice")
                 self._texts[epoch] = ""
                 self._begun.add(turn)
-                self._cut_in = False
+                self._turns[epoch] = turn
                 self._played = (epoch, 0)
             case "reply_text":
                 self._texts[fields[0]] += fields[1]
