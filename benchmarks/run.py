@@ -39,6 +39,7 @@ ALL = (
     "partner",
     "ears",
     "phone",
+    "rolling_restart",
     "killed_engine",
 )
 GPU = {

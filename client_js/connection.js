@@ -83,6 +83,7 @@ export class Connection {
   #socket = null;
   /** @type {ErrorMessage | null} The last message on this connection, if it was an error. */
   #error = null;
+  #handedOver = false; // whether the last message on this connection was `go_away`
   #met = false; // whether there was ever a conversation
   #attempt = 0;
   #lostAt = 0; // when the last good line broke
@@ -178,6 +179,7 @@ export class Connection {
 
   #connect() {
     this.#error = null;
+    this.#handedOver = false;
     /** @type {SocketLike} */
     let socket;
     try {
@@ -246,6 +248,7 @@ export class Connection {
       return this.#finish({ code: "protocol", message: error.message, closeCode: 4400 });
     }
     this.#error = message.name === "error" ? message : null;
+    this.#handedOver = message.name === "go_away";
     if (message.name === "ready") return this.#greeted(message);
     if (message.name === "pong") this.#pong(message);
     if (!this.#isNews(message)) return undefined;
@@ -303,26 +306,27 @@ export class Connection {
     const wasOpen = this.status === "open";
     const error = this.#error;
     const resuming = !wasOpen && this.token !== "";
+    const handedOver = this.#handedOver;
     this.#drop();
     if (this.#closing) return this.#finish({ code: "closed", message: "", closeCode: code });
-    const verdict = judgeClose(code, { afterError: error !== null, resuming });
+    const verdict = judgeClose(code, { afterError: error !== null, resuming, handedOver });
     if (verdict === "done") return this.#finish({ code: "done", message: "", closeCode: code });
     if (verdict === "failed") return this.#finish(describeClose(code, error));
     if (verdict === "resume" && !this.#met && !this.token) return this.#finish(describeClose(code, error));
     if (verdict === "anew") this.token = "";
     if (wasOpen && this.#good) this.#lostAt = this.#environment.now();
-    return this.#wait(code, error);
+    return this.#wait(code, error, handedOver && code === 1012);
   }
 
-  /** @param {number} code @param {ErrorMessage | null} error */
-  #wait(code, error) {
+  /** @param {number} code @param {ErrorMessage | null} error @param {boolean} atOnce another server waits for us */
+  #wait(code, error, atOnce) {
     const { now, random } = this.#environment;
     if (now() - this.#lostAt > GIVE_UP_MS) {
       return this.#finish({ ...describeClose(code, error), code: "gave_up" });
     }
     const asked = (error?.retry_after_s ?? 0) * 1000;
     const usual = DELAYS_MS[Math.min(this.#attempt, DELAYS_MS.length - 1)] * (0.5 + random() / 2);
-    const delayMs = Math.max(usual, asked * (1 + random() / 2));
+    const delayMs = atOnce ? 0 : Math.max(usual, asked * (1 + random() / 2));
     this.#attempt += 1;
     this.#set("retry", () => this.#connect(), delayMs);
     return this.#change("waiting", delayMs);

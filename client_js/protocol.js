@@ -59,6 +59,7 @@ import { decode, encode } from "./msgpack.js";
  *   | { name: "pong", mark: number, audio_s: number }
  *   | { name: "error", code: string, message: string, retryable: boolean, retry_after_s: number }
  *   | { name: "go_away", seconds: number, reason: string }
+ *   | { name: "resumable", resumable: boolean }
  *   | { name: "bye" }
  *   | { name: "unknown", called: string, fields: Value[] }
  * )} ServerMessage
@@ -134,6 +135,7 @@ const FIELDS = {
   pong: [["mark", "count"], ["audio_s", "number"]],
   error: [["code", "text"], ["message", "text"], ["retryable", "flag"], ["retry_after_s", "number"]],
   go_away: [["seconds", "number"], ["reason", "text"]],
+  resumable: [["resumable", "flag"]],
   bye: [],
 };
 
@@ -257,11 +259,12 @@ function limited(text, most) {
 /**
  * Return what a close means.
  * @param {number} code
- * @param {{ afterError: boolean, resuming: boolean }} circumstances whether an `error` was the last message, and
- *   whether the connection was to resume a conversation and had not yet done so
+ * @param {{ afterError: boolean, resuming: boolean, handedOver?: boolean }} circumstances whether an `error` was the
+ *   last message, whether the connection was to resume a conversation and had not yet done so, and whether `go_away` was
+ *   the last message
  * @returns {Verdict}
  */
-export function judgeClose(code, { afterError, resuming }) {
+export function judgeClose(code, { afterError, resuming, handedOver = false }) {
   switch (code) {
     case 1000:
       return "done";
@@ -273,8 +276,8 @@ export function judgeClose(code, { afterError, resuming }) {
       return "resume";
     case 1011:
       return afterError ? "anew" : "resume";
-    case 1012:
-      return "anew";
+    case 1012: // the server restarts; after `go_away` the next one has the conversation
+      return handedOver ? "resume" : "anew";
     case 1013: // a full server may have room for a conversation that it keeps
       return resuming ? "resume" : "anew";
     case 4401: // the token or the key is wrong: the next hello will show which

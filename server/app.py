@@ -57,7 +57,10 @@ def make_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        await service.sessions.start()
         async with service.watch, service.engine, AudioSocketListener(service.phone):
+            if service.config.server.reuse_port:  # the process that has the port now goes on until we are ready
+                await _ready_or_stopped(service)
             tasks = [
                 asyncio.create_task(_measure_lag(service.metrics), name="loop lag"),
                 asyncio.create_task(_watch_keys(service), name="keys"),
@@ -121,6 +124,16 @@ def make_app(
     )
     app.state.service = service
     return app
+
+
+async def _ready_or_stopped(service: Service) -> None:
+    """Wait until the engine is ready or has failed, or the server is told to stop; `serve` does the rest."""
+    waits = (service.engine.wait_ready(), service.sessions.stop_asked.wait())
+    tasks = [asyncio.ensure_future(one) for one in waits]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -23,6 +23,7 @@ from voxlane.server.commands.terminal import escape_unknown_characters, write_te
 from voxlane.server.config import (
     API_KEY_VARIABLE,
     CHAT_KEY_VARIABLE,
+    STORE_PASSWORD_VARIABLE,
     WEBHOOK_SECRET_VARIABLE,
     Config,
     read_phone_keys,
@@ -135,7 +136,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config, api_key, chat_key, read_phone_keys(_key), _key(WEBHOOK_SECRET_VARIABLE)))
+        secret, password = _key(WEBHOOK_SECRET_VARIABLE), _key(STORE_PASSWORD_VARIABLE)
+        runner.run(serve(config, api_key, chat_key, read_phone_keys(_key), secret, store_password=password))
     return 0
 
 

@@ -51,6 +51,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "configured": ("config",),
     "pong": ("mark", "audio_s"),
     "go_away": ("seconds", "reason"),
+    "resumable": ("resumable",),
     "bye": (),
 }
 """The names of the fields of the server's messages, after name and sequence number. `ready` has a map."""
@@ -61,6 +62,9 @@ RETRY_S = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 WORTH_RETURNING = frozenset({1001, 1005, 1006, 1011})
 """Close codes after which a conversation may be resumed: 1006 is a broken connection, 1011 one that did not answer the
 server's pings in time."""
+
+HANDED_OVER, TRY_AGAIN = 1012, 1013
+"""The server restarts, and after `go_away` the next process has the conversation; it cannot be resumed just now."""
 
 
 class SentAway(ConnectionClosed):
@@ -114,6 +118,7 @@ class VoiceClient:
         self._sequence = 0
         self._played: tuple[int, int] | None = None
         self._first: Event | None = None
+        self._going_away = False  # the last message was `go_away`
         self.close_code: int | None = None
 
     # ---- coming and going
@@ -186,7 +191,8 @@ class VoiceClient:
                     raise await self._closed()
                 return event
             except (OSError, InvalidHandshake, ConnectionClosed) as error:
-                refused = isinstance(error, ConnectionClosed) and _close_code(error) not in WORTH_RETURNING
+                again = WORTH_RETURNING | {HANDED_OVER, TRY_AGAIN}
+                refused = isinstance(error, ConnectionClosed) and _close_code(error) not in again
                 if refused or loop.time() > deadline:
                     raise
 
@@ -205,7 +211,8 @@ class VoiceClient:
                 self.close_code = _close_code(closed)
                 if self.close_code == 1000:
                     return
-                if not self._comes_back or self.close_code not in WORTH_RETURNING:
+                handed_over = self._going_away and self.close_code == HANDED_OVER
+                if not self._comes_back or not (handed_over or self.close_code in WORTH_RETURNING):
                     raise
                 event = await self._come_back()
             else:
@@ -224,6 +231,7 @@ class VoiceClient:
         return Event(name, sequence, fields)
 
     def _note(self, event: Event) -> None:
+        self._going_away = event.name == "go_away"
         if event.name != "ready":
             self._sequence = max(self._sequence, event.sequence)
         elif not event["resumed"]:  # after a resume, older messages are repeated behind `ready`

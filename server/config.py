@@ -46,6 +46,9 @@ CHAT_KEY_VARIABLE = "VOXLANE_CHAT_KEY"
 WEBHOOK_SECRET_VARIABLE = "VOXLANE_WEBHOOK_SECRET"
 """The secret that signs the messages to webhook.url; whsec_ and base64, as Standard Webhooks has it, or any text."""
 
+STORE_PASSWORD_VARIABLE = "VOXLANE_STORE_PASSWORD"
+"""The password of the server at store.url."""
+
 PHONE_KEY_VARIABLES = {
     "phone": "VOXLANE_PHONE_KEY",
     "twilio": "VOXLANE_TWILIO_TOKEN",
@@ -118,6 +121,13 @@ class ServerConfig:
             description=f"Seconds for which answers may go on after SIGTERM; the end takes up to {_ENDING_S:g} s more.",
         ),
     ] = limits.DRAIN_SECONDS
+    reuse_port: Annotated[
+        bool,
+        Meta(
+            description="Share the port with another server process: start the new one, and stop the old one when it is"
+            " ready. It listens when its engine is ready, not before."
+        ),
+    ] = False
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         Meta(description="The least that is logged. No level logs what is said."),
@@ -436,6 +446,31 @@ class WebhookConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Where conversations are kept for a resume. A password of the Redis server is VOXLANE_STORE_PASSWORD."""
+
+    kind: Annotated[
+        Literal["memory", "sqlite", "redis"],
+        Meta(
+            description="With memory, conversations end with the server process. With sqlite they go on in the next"
+            " process on this machine, with redis on any machine with the same Redis or Valkey server."
+        ),
+    ] = "memory"
+    path: Annotated[str, Meta(description='The SQLite file; "" takes a file in the user\'s state folder.')] = ""
+    url: Annotated[
+        str, Meta(description="The Redis or Valkey server, without a password; rediss:// connects with TLS.")
+    ] = "redis://127.0.0.1:6379/0"
+    wait_s: Annotated[
+        float,
+        Meta(
+            ge=0.01,
+            le=10,
+            description="Seconds that a client's message waits for the store; then the conversation goes on without.",
+        ),
+    ] = limits.STORE_WAIT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole tree."""
 
@@ -451,6 +486,7 @@ class Config:
     traces: TracesConfig = dataclasses.field(default_factory=TracesConfig)
     recordings: RecordingsConfig = dataclasses.field(default_factory=RecordingsConfig)
     webhook: WebhookConfig = dataclasses.field(default_factory=WebhookConfig)
+    store: StoreConfig = dataclasses.field(default_factory=StoreConfig)
 
 
 DERIVED = {"engine.mirrors": "weights.mirrors"}
@@ -516,6 +552,11 @@ def _check_together(config: Config, source: str) -> None:
     _check_server(config.server, source)
     _check_phone(config.phone, source)
     _check_watching(config, source)
+    if "@" in config.store.url or not config.store.url.startswith(("redis://", "rediss://", "unix://")):
+        raise ConfigError(
+            f"{source}store.url must begin with redis://, rediss:// or unix://, and hold no password:"
+            f" {STORE_PASSWORD_VARIABLE} has it"
+        )
 
 
 def _check_watching(config: Config, source: str) -> None:

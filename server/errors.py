@@ -29,8 +29,10 @@ VoxlaneError
 ├── Unavailable              503  retryable
 │   ├── EngineNotReady       503  still loading, or being restarted
 │   ├── EngineLost           503  the engine died under this request
+│   ├── StoreUnavailable     503  the store of conversations does not answer
 │   ├── TooManyConnections   503  the limit of connections is reached
 │   └── Draining             503  the server is going down
+│       └── HandOver         503  the conversation goes on at the next server process
 ├── EngineStartFailed        503  not retryable; the hint is the engine's one-line reason
 │   └── EngineGivenUp             in `voxlane serve`: many restarts in a row have failed
 ├── PlayerFailed                  in commands: the program that plays sound failed
@@ -278,6 +280,12 @@ class EngineLost(Unavailable):
     code, text, close_code = "engine_lost", "The engine was lost and is being restarted.", 1012
 
 
+class StoreUnavailable(Unavailable):
+    """The store of conversations does not answer."""
+
+    code, text = "store_unavailable", "Conversations cannot be looked up right now: try again shortly."
+
+
 class TooManyConnections(Unavailable):
     """The limit of connections is reached."""
 
@@ -288,6 +296,12 @@ class Draining(Unavailable):
     """The server is going down."""
 
     code, text, close_code = "draining", "The server is shutting down: try again elsewhere or later.", 1012
+
+
+class HandOver(Draining):
+    """The server is going down, and its conversation goes on at the next process: the client resumes it there."""
+
+    code, text = "hand_over", "The server restarts: resume the conversation now."
 
 
 class EngineStartFailed(VoxlaneError):

@@ -314,6 +314,27 @@ VOICE_IDLE_SECONDS = 600.0
 VOICE_RESUME_SECONDS = 30.0
 """Default time for which a conversation is kept without a connection: a lift, a tunnel, a change of networks."""
 
+STORE_WAIT_SECONDS = 0.25
+"""Default time that a message waits for the store of conversations: a pause that a person barely notices."""
+
+STORE_LIVE_SECONDS = 90.0
+"""How long a record outlives its server without a sign of life."""
+
+STORE_TOUCH_SECONDS = 30.0
+"""How often a record gets such a sign."""
+
+STORE_PARKED_SECONDS = 15.0
+"""How much longer than a conversation waits for its client its record is kept: clocks differ."""
+
+STORE_RETRY_SECONDS = 1.0
+"""Time between two attempts to write to a store that has failed."""
+
+SILENCE_LOOK_SECONDS = 0.2
+"""How often a drain looks for a silence in which a conversation can be handed over; most of them tell it themselves."""
+
+CALL_FAREWELL_SECONDS = 8.0
+"""How long before the end of a drain telephone calls begin to say good-bye."""
+
 HISTORY_TOKENS = {"cpu": 2000, "gpu": 8000, "remote": 6000}
 """Default tokens of a conversation that the chat model is shown, by what it runs on: a CPU takes seconds to prefill
 more, and the context of a remote server is not known. Never more than half of the context."""

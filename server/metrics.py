@@ -40,6 +40,10 @@ class Metrics(Observer):
             self.kv_blocks.labels(block_state)
         for cause in get_args(LossCause):
             self.engine_restarts.labels(cause)
+        for outcome in ("written", "missing", "other_owner", "failed"):
+            self.store_writes.labels(outcome)
+        for outcome in ("found", "unknown", "failed"):
+            self.store_claims.labels(outcome)
         self.state_changed("starting")
 
     def _declare_requests(self, registry: CollectorRegistry) -> None:
@@ -184,6 +188,29 @@ class Metrics(Observer):
             "voxlane_sockets_closed_total",
             "WebSockets closed or refused, by close code or HTTP status; other: a code of the client's own.",
             ["code"],
+            registry=registry,
+        )
+        self.store_writes = Counter(
+            "voxlane_store_writes_total",
+            "Writes of conversations to the store, by outcome: written, missing, other_owner or failed.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.store_claims = Counter(
+            "voxlane_store_claims_total",
+            "Conversations asked for in the store: found, unknown, or failed because the store did not answer.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.store_seconds = Histogram(
+            "voxlane_store_write_seconds",
+            "Time of a write to the store; a client's message waits for it.",
+            buckets=_SHORT_SECONDS,
+            registry=registry,
+        )
+        self.handed_over = Counter(
+            "voxlane_sessions_handed_over_total",
+            "Conversations that a drain has left to the next process.",
             registry=registry,
         )
         self.resumed = Counter("voxlane_sessions_resumed_total", "Conversations brought back.", registry=registry)

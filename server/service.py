@@ -24,6 +24,7 @@ from voxlane.server.log import quote
 from voxlane.server.metrics import Metrics
 from voxlane.server.phone.phone_service import PhoneService
 from voxlane.server.sessions.registry import SessionRegistry
+from voxlane.server.store.choice import make_store
 from voxlane.server.tenants.accounts import Account, Tenants
 from voxlane.server.watching.watch_service import WatchService
 
@@ -114,12 +115,17 @@ def make_service(
     chat_key: str = "",
     phone_keys: PhoneKeys | None = None,
     webhook_secret: str = "",
+    store_password: str = "",
 ) -> Service:
-    """Return the parts of a server, sized by its configuration; `chat_key` is the key for the server at chat.url."""
+    """Return the parts of a server, sized by its configuration.
+
+    `chat_key` is the key for the server at chat.url, `store_password` the password of the server at store.url.
+    """
     limits = config.limits
     tenants = Tenants(api_key, Path(config.keys.file) if config.keys.file else None)
     watch = WatchService(config, metrics, VERSION, webhook_secret)
-    sessions = SessionRegistry(config, engine, metrics, f"voxlane {VERSION}", chat_key, watch=watch)
+    store = make_store(config.store, store_password)
+    sessions = SessionRegistry(config, engine, metrics, f"voxlane {VERSION}", chat_key, watch=watch, store=store)
     return Service(
         config,
         engine,

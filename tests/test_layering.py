@@ -58,7 +58,8 @@ ASYNC = {
     "server.http.request_limit", "server.http.tls", "server.http.transports",
     "server.commands.lab", "server.lab.agents.server", "server.lab.holding", "server.lab.runner",
     "server.phone.call", "server.phone.incoming", "server.phone.sockets", "server.phone.tool_webhook",
-    "server.sessions.connection", "server.sessions.conversation", "server.sessions.registry",
+    "server.sessions.connection", "server.sessions.conversation", "server.sessions.journal", "server.sessions.registry",
+    "server.store.redis", "server.store.sqlite",
     "server.watching.call_webhook", "server.watching.disk_thread", "server.watching.recordings",
     "server.watching.traces", "server.watching.watch_service",
 }  # fmt: skip
@@ -71,8 +72,8 @@ ROOMS = {
     ),
     "server": (
         "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "tenants", "engine_client",
-        "metrics", "watching", "audio", "protocols", "http", "sessions", "phone", "service", "api", "app", "client",
-        "lab", "commands", "cli",
+        "metrics", "watching", "store", "audio", "protocols", "http", "sessions", "phone", "service", "api", "app",
+        "client", "lab", "commands", "cli",
     ),
 }  # fmt: skip
 """The folders of each package and the files at its door, in order: each may import those before it."""

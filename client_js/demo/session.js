@@ -66,7 +66,8 @@ export class Session {
     client.on("sound", ({ silenced }) => silenced && this.#watchSilence());
     client.on("figures", () => this.#notices.clear("sound", "silenced"));
     client.on("message", (message) => {
-      if (message.name === "go_away") this.#notices.tell("server", explain(farewell(message.reason)));
+      const leaves = message.name === "go_away" && message.seconds > 0; // else another server goes on at once
+      if (leaves) this.#notices.tell("server", explain(farewell(message.reason)));
       if (message.name === "hard_to_hear") this.#notices.tell("microphone", explain("hard_to_hear"), TROUBLE_MS);
       if (message.name === "reply") this.#notices.clear("server");
     });

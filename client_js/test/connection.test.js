@@ -170,6 +170,24 @@ test("an unknown token begins anew; a wrong key then is the end", async () => {
   assert.equal(world.clock.waiting, 0);
 });
 
+test("a server that hands the conversation over is followed at once, with the token", async () => {
+  const { world, told } = begin();
+  await world.greet();
+  world.socket.tell("state", 2, "listening");
+  world.socket.tell("go_away", 3, 0, "draining");
+  world.socket.drop(1012);
+  assert.deepEqual(told.status.at(-1), { status: "waiting", resuming: true, attempt: 1, delayMs: 0 });
+  await world.clock.pass(0);
+  world.socket.open();
+  await settle();
+  const [, hello] = world.socket.sent[0];
+  assert.equal(hello.last_seq, 3);
+  assert.ok(hello.resume);
+  world.socket.tell("error", 0, "store_unavailable", "later", true, 1);
+  world.socket.drop(1013); // it cannot be looked up now
+  assert.equal(told.status.at(-1).resuming, true);
+});
+
 test("a server that restarts or is full is tried again when it says, without the token", async () => {
   const { world, told } = begin();
   await world.greet();

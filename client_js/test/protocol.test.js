@@ -61,6 +61,8 @@ test("every close of the specification's table", () => {
   };
   for (const [code, verdict] of Object.entries(table)) assert.equal(judgeClose(Number(code), usual), verdict, code);
   assert.equal(judgeClose(1011, { ...usual, afterError: true }), "anew");
+  assert.equal(judgeClose(1012, { ...usual, handedOver: true }), "resume");
+  assert.equal(judgeClose(1012, { ...usual, afterError: true }), "anew");
   assert.equal(judgeClose(4401, { ...usual, resuming: true }), "anew");
   assert.equal(judgeClose(1013, { ...usual, resuming: true }), "resume");
 });

@@ -53,6 +53,14 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         default=None,
         help="write the log as JSON, one object a line [log.format]",
     )
+    parser.add_argument(
+        "--reuse-port",
+        dest="server.reuse_port",
+        action="store_const",
+        const=True,
+        default=None,
+        help="share the port with the server process that this one replaces [server.reuse_port]",
+    )
     return parser
 
 

@@ -134,17 +134,19 @@ async def serve(
     phone_keys: PhoneKeys | None = None,
     webhook_secret: str = "",
     *,
+    store_password: str = "",
     engine_command: Sequence[str] = ENGINE_COMMAND,
 ) -> None:
     """Serve until SIGTERM or SIGINT; raise when the port is taken, or the engine cannot start or start again."""
-    listener = listen(config.server.host, config.server.port)
+    listener = listen(config.server.host, config.server.port, shared=config.server.reuse_port)
     allow_descriptors(config.limits.connections)
     with Progress(sys.stderr) as progress:
         metrics = Metrics()
         link = EngineProcess(config.engine, command=engine_command, observers=(metrics, progress), standby=True)
-        service = make_service(config, link, metrics, api_key, chat_key, phone_keys, webhook_secret)
+        service = make_service(config, link, metrics, api_key, chat_key, phone_keys, webhook_secret, store_password)
         http = HttpServer(service, listener)
         with stop_requests(service) as stop:
+            await service.sessions.start()  # here its error is shown in one line
             await http.start()
             try:
                 await main_loop(service, listener, progress, stop)
@@ -217,8 +219,12 @@ async def drain(service: Service, http: HttpServer) -> None:
     await http.close()
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a bound socket, or raise an error of one line."""
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Return a bound socket, or raise an error of one line.
+
+    A `shared` port may belong to another process that also shares it. Such a socket does not listen yet: the kernel
+    would give it connections before the engine is ready.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -228,9 +234,12 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; accepted sockets inherit it
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.UNACKNOWLEDGED_MS)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
-        # From now on the kernel accepts connections: a client that comes while we start waits instead of failing.
-        listener.listen(2048)
+        if not shared:
+            # From now on the kernel accepts connections: a client that comes while we start waits instead of failing.
+            listener.listen(2048)
     except OSError as error:
         listener.close()
         taken = error.errno == errno.EADDRINUSE
@@ -264,6 +273,7 @@ def stop_requests(service: Service) -> Iterator[asyncio.Event]:
         else:
             logger.info(line("stopping", signal=number.name))
             stop.set()
+            service.sessions.stop_asked.set()
 
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, on_signal, number)

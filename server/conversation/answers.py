@@ -16,6 +16,7 @@ from voxlane.server.conversation.effects import Effect, Send
 from voxlane.server.conversation.history import History, characters_of, prompt_of, reply_item
 from voxlane.server.conversation.ledger import Ledger
 from voxlane.server.conversation.reply import Reply
+from voxlane.server.conversation.saved import SavedProgress
 from voxlane.server.conversation.server_events import Fault, Latency, ReplyDone, ToolCalled, TurnDone
 from voxlane.server.conversation.user_turn import UserSpeech
 from voxlane.server.conversation.values import Item, SessionConfig
@@ -69,6 +70,15 @@ class Answers:
         self._awaiting: Reply | None = None  # a reply heard to its end whose tool results are awaited
 
     @property
+    def speak_rate(self) -> int:
+        """Samples a second of its replies."""
+        return self._speak_rate
+
+    def item_of(self, epoch: int) -> str:
+        """Return the id under which a reply is remembered."""
+        return reply_item(self._session, epoch)
+
+    @property
     def talking(self) -> bool:
         """Whether the person hears a reply, or a reply is on hold."""
         return self.reply is not None and self.reply.stage in ("live", "held") and not self.reply.silent
@@ -84,6 +94,22 @@ class Answers:
     def busy(self) -> bool:
         """Whether a turn is being answered: the next turn has to wait."""
         return self._awaiting is not None or (self.reply is not None and self.reply.stage != "tentative")
+
+    # ---- saving
+
+    def saved(self, turns: int, now: float) -> SavedProgress:
+        """Return the counters and the reply that the client knows of; `turns` is the number of turns so far."""
+        reply = self.reply if self.reply is not None and self.reply.stage != "tentative" else None
+        calls = tuple(sorted(self.open_calls))
+        saved = None if reply is None else reply.saved(now)
+        return SavedProgress(turns, self._epoch, self._results, calls, saved)
+
+    def restore(self, progress: SavedProgress, position: int) -> None:
+        """Go on from saved counters; of the reply under way, the history keeps what was heard up to `position`."""
+        self._epoch, self._results = progress.epoch, progress.results
+        self.open_calls = set(progress.open_calls)
+        if (reply := progress.reply) is not None:
+            self.history.fill(reply.item, reply.heard(position).strip(), whole=False)
 
     # ---- beginning
 

@@ -119,6 +119,27 @@ class Floor:
         self._turns += 1
         return self._turns
 
+    @property
+    def turns(self) -> int:
+        """Number of turns so far."""
+        return self._turns
+
+    def restore(self, turns: int, heard: int) -> None:
+        """Go on from saved counters: the number of turns, and of samples that were heard before."""
+        self._turns, self._gathered = turns, heard
+
+    def give_up(self, now: float) -> list[Effect]:
+        """End every open turn, and the reply at its playback position: the conversation ends here."""
+        turn, self._turn = self._turn, None
+        effects: list[Effect] = []
+        if turn is not None:
+            effects = [SendToEngine(Cancel(turn.asr_id)), *self._probes.cancel(turn)]
+            effects += [Send(TurnDone(turn.number, "interrupted"))] if turn.confirmed else []
+        effects += [*self.pending.give_up(), *self._answers.cut(now)]
+        for epoch in list(self._answers.asides):
+            effects += self._answers.cancel_aside(epoch, now) or []
+        return effects
+
     def reconfigure(self, config: SessionConfig, now: float) -> list[Effect]:
         """Change the configuration; end a turn that the new mode would never end."""
         before, self.config = self.config, config

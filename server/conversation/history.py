@@ -18,6 +18,7 @@ from msgspec import structs
 
 from voxlane.engine.api import ChatMessage, Tool, ToolUse
 from voxlane.server.conversation.memory import RememberedFacts
+from voxlane.server.conversation.saved import SavedHistory
 from voxlane.server.conversation.values import Item
 
 HISTORY_TOKENS = 2000
@@ -46,6 +47,16 @@ class TokenCount:
 
     def __init__(self) -> None:
         self._ratio = self.FIRST
+
+    @property
+    def ratio(self) -> float:
+        """Characters per token, as far as is known."""
+        return self._ratio
+
+    def restore(self, ratio: float) -> None:
+        """Take back what `ratio` was."""
+        if ratio:
+            self._ratio = min(max(ratio, self.LEAST), self.MOST)
 
     def of(self, characters: int) -> int:
         """Return how many tokens so many characters probably are."""
@@ -80,6 +91,7 @@ class History:
         self._count = TokenCount()
         self._tokens = self._budget = tokens
         self._context = context_tokens
+        self.changes = 0  # it rises with every change
 
     @property
     def items(self) -> tuple[Item, ...]:
@@ -90,6 +102,19 @@ class History:
     def shown(self) -> tuple[Item, ...]:
         """The items that the model is shown."""
         return tuple(item for name, item in self._items.items() if name not in self._hidden)
+
+    def saved(self) -> SavedHistory:
+        """Return everything that is remembered."""
+        return SavedHistory(self.items, tuple(sorted(self._hidden)), self._memory.saved(), self._count.ratio)
+
+    def restore(self, saved: SavedHistory) -> None:
+        """Take back what `saved` has returned, without turns whose words were never known."""
+        kept = (item for item in saved.items if item.kind != "user" or item.text)
+        self._items = {item.id: item for item in kept}
+        self._hidden = {name for name in saved.hidden if name in self._items}
+        self._memory.restore(saved.facts)
+        self._count.restore(saved.ratio)
+        self.changes += 1
 
     @property
     def messages(self) -> tuple[ChatMessage, ...]:
@@ -129,6 +154,7 @@ class History:
 
     def drop(self, name: str) -> None:
         """Forget an item, if it is remembered, and the facts it held about the person."""
+        self.changes += 1
         self._items.pop(name, None)
         self._hidden.discard(name)
         self._memory.forget(name)
@@ -162,6 +188,7 @@ class History:
 
     def _enforce_limits(self, changed: Item) -> None:
         """Keep within the budget and the limits after an item was placed or filled."""
+        self.changes += 1
         if changed.id in self._hidden and changed.kind == "user":  # its words came after it was hidden
             self._memory.note(changed.id, changed.text)
         spare = self._budget // TURN_SHARE if changed.kind == "assistant" and changed.text else 0
@@ -180,6 +207,7 @@ class History:
         for exchange in [*before, *(last[start:end] for start, end in pairwise([0, *spoken[1:]]))]:
             if enough():
                 break
+            self.changes += 1
             for item in exchange:
                 self._hidden.add(item.id)
                 if item.kind == "user":
@@ -208,6 +236,7 @@ class History:
 
     def _cut(self, most: int, items: Sequence[Item]) -> None:
         """Shorten a single exchange to `most` characters; items that are not the person's words go first."""
+        self.changes += 1
         while sum(len(item.text) for item in items) > most:
             longest, half = max(items, key=lambda item: len(item.text)), most // 2
             if len(longest.text) <= half:

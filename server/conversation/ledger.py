@@ -48,6 +48,16 @@ class Ledger:
         return self._sent - self._played
 
     @property
+    def word_marks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Where each word ends in the text, and the sample by which it counts as heard; first those of no word."""
+        return tuple(self._chars), tuple(self._middles)
+
+    @property
+    def words(self) -> int:
+        """Number of words whose place in the sound is known."""
+        return len(self._chars) - 1
+
+    @property
     def truncated(self) -> bool:
         """Whether the client has said that it plays no more of this reply."""
         return self._end is not None

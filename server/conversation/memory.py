@@ -8,9 +8,10 @@ leaves the same facts. English only. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from voxlane.server.conversation.saved import SavedFact
 from voxlane.server.conversation.speech import sentences
 
 MEMORY_CHARACTERS = 480
@@ -41,6 +42,14 @@ class RememberedFacts:
     def text(self) -> str:
         """All facts as one line; "" if there are none."""
         return " ".join(fact.text for _, fact in self._facts.values())
+
+    def saved(self) -> tuple[SavedFact, ...]:
+        """Return all facts, the oldest first."""
+        return tuple(SavedFact(item, fact.subject, fact.text) for item, fact in self._facts.values())
+
+    def restore(self, saved: Iterable[SavedFact]) -> None:
+        """Take back what `saved` has returned."""
+        self._facts = {one.subject: (one.item, Fact(one.subject, one.text)) for one in saved}
 
     def note(self, item: str, words: str) -> None:
         """Keep the facts in a person's words."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
-from voxlane.engine.api import Append, EndInput, ListenParams, Priority, Submit
+from voxlane.engine.api import Append, Cancel, EndInput, ListenParams, Priority, Submit
 from voxlane.server.conversation.answers import Answers
 from voxlane.server.conversation.audibility import Audibility
 from voxlane.server.conversation.client_events import Respond
@@ -173,6 +173,15 @@ class PendingTurns:
             if turn.understood:
                 self._answers.history.fill(turn.item, turn.text)
         return self._give_up_waiting()
+
+    def give_up(self) -> list[Effect]:
+        """End all pending turns without an answer; the words that are known stay in the history."""
+        effects = self.dismiss()
+        for turn in self._turns:
+            effects += [] if turn.understood else [SendToEngine(Cancel(turn.asr_id))]
+            effects += [] if turn.clip else [Send(TurnDone(turn.number, "interrupted"))]
+        self._turns.clear()
+        return effects
 
     def _give_up_waiting(self) -> list[Effect]:
         effects: list[Effect] = [Send(TurnDone(turn.number, "interrupted")) for turn in self._waiting]

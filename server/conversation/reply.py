@@ -33,6 +33,7 @@ from voxlane.server.conversation.effects import Effect, Send, SendToEngine
 from voxlane.server.conversation.history import characters_of
 from voxlane.server.conversation.ledger import Ledger
 from voxlane.server.conversation.overlap import DUCK_GAIN, Playing
+from voxlane.server.conversation.saved import SavedReply
 from voxlane.server.conversation.server_events import (
     Duck,
     Hold,
@@ -318,6 +319,12 @@ class Reply:
         if not self._config.speaks:
             return self.text
         return self.text[: self.ledger.heard_chars(position)]
+
+    def saved(self, now: float) -> SavedReply:
+        """Return what another server needs to know of it."""
+        ends, middles = self.ledger.word_marks
+        position = self.position(now)
+        return SavedReply(self.epoch, self.turn, self.item, self.text, self.speaks, ends, middles, position)
 
     def pump(self, now: float) -> list[Effect]:
         """Return the frames to send now: at most `buffer_s` ahead of playback."""

@@ -51,7 +51,9 @@ from voxlane.server.conversation.editing import edit
 from voxlane.server.conversation.effects import Effect, RequestsLost, Send, Tick
 from voxlane.server.conversation.floor import Floor
 from voxlane.server.conversation.history import History
+from voxlane.server.conversation.saved import SavedHistory, SavedProgress
 from voxlane.server.conversation.server_events import Configured, Fault, FloorState
+from voxlane.server.conversation.user_turn import RATE
 from voxlane.server.conversation.values import SessionConfig, StateName
 
 PIECE_BYTES = 2 * 1600
@@ -150,6 +152,30 @@ class Session:
             case _:
                 pass
         return self._conclude(effects, now)
+
+    def end(self, now: float) -> list[Effect]:
+        """End every open turn and the reply: the server goes down."""
+        effects = self._floor.give_up(now)
+        if self._state != "listening":
+            self._state = "listening"
+            effects.append(Send(FloorState("listening")))
+        return effects
+
+    @property
+    def silent(self) -> bool:
+        """Whether neither side speaks, and no answer is owed."""
+        pending = self._floor.pending
+        return self._state == "listening" and not (self._floor.suspected or pending.owed or pending.asked)
+
+    def saved(self, now: float) -> SavedProgress:
+        """Return the counters and the reply under way; `history.saved()` has the rest."""
+        return self.answers.saved(self._floor.turns, now)
+
+    def restore(self, history: SavedHistory, progress: SavedProgress, position: int, heard_s: float) -> None:
+        """Go on with a saved conversation: its reply was played up to `position`, `heard_s` of sound had come."""
+        self.history.restore(history)
+        self.answers.restore(progress, position)
+        self._floor.restore(progress.turns, round(heard_s * RATE))
 
     def wake_at(self, now: float) -> float | None:
         """Return when to feed a Tick if nothing else happens, None if that is never needed."""

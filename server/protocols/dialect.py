@@ -47,6 +47,7 @@ class Hello:
     last_seq: int | None = None  # number of the last message it has; None: it has none
     played: Played | None = None  # its player's position, in the client's samples
     opening: object = None  # the dialect's own part, for its codec
+    heard_s: float = 0.0  # seconds of its audio that came at another server before
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,7 @@ class SessionReady:
     history: tuple[ChatMessage, ...] = ()
     position: Played | None = None  # where playback resumes, in the client's samples
     recorded: tuple[str, ...] = ()  # what the operator keeps of it: `audio`, `transcript`
+    resumable: bool = True  # see SessionResumable
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,13 @@ class GoAway:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionResumable:
+    """Whether a restart of the server would lose nothing. False: the store of conversations does not answer."""
+
+    resumable: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Farewell:
     """The last message of a connection."""
 
@@ -171,7 +180,7 @@ class ConnectionEnd:
     retry_after_s: int = RETRY_AFTER_SECONDS  # if it is retryable
 
 
-Outgoing = ServerEvent | SessionReady | ServerPong | GoAway | Farewell | Complaint | ConnectionEnd
+Outgoing = ServerEvent | SessionReady | ServerPong | GoAway | SessionResumable | Farewell | Complaint | ConnectionEnd
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,8 @@ class Native:
     def __init__(self, hello: Hello, session_rate: int) -> None:
         self.formats = hello.input, hello.output
         self._config = hello.config
-        self._microphone = PacketMicrophone() if hello.input.codec == "opus" else Microphone(hello.input)
+        heard_s, opus = hello.heard_s, hello.input.codec == "opus"
+        self._microphone = PacketMicrophone(heard_s) if opus else Microphone(hello.input, heard_s)
         self._loudspeaker = Loudspeaker(hello.output, session_rate)
 
     def heard_s(self) -> float:
@@ -262,6 +263,7 @@ class Native:
             "history": [as_map(message) for message in ready.history],
             "played": position and [position.epoch, position.samples],
             "recorded": list(ready.recorded),
+            "resumable": ready.resumable,
         }
 
 
@@ -326,6 +328,7 @@ _WRITERS: dict[type, tuple[str, Callable[[Any], tuple[object, ...]]]] = {
     server_events.Configured: ("configured", lambda e: (as_map(e.config),)),
     dialect.ServerPong: ("pong", lambda e: (e.mark, e.audio_s)),
     dialect.GoAway: ("go_away", lambda e: (e.seconds, e.reason)),
+    dialect.SessionResumable: ("resumable", lambda e: (e.resumable,)),
     dialect.Farewell: ("bye", lambda e: ()),
 }
 

@@ -48,12 +48,13 @@ def check_format(form: AudioFormat, *, incoming: bool) -> None:
 class Microphone:
     """Converts a client's sound to the session's format; all but Opus, which PacketMicrophone counts."""
 
-    def __init__(self, form: AudioFormat) -> None:
+    def __init__(self, form: AudioFormat, heard_s: float = 0.0) -> None:
+        """Count from `heard_s` seconds on."""
         self._codec = form.codec
         self._g722 = G722Decoder() if form.codec == "g722" else None
         self._resampler = Resampler(form.rate, LISTEN_RATE)
         self._straight = form == AudioFormat("pcm16", LISTEN_RATE)
-        self._heard = 0
+        self._heard = round(heard_s * form.rate)
 
     @property
     def seconds(self) -> float:

@@ -18,7 +18,9 @@ from voxlane.codecs.errors import InvalidAudio
 from voxlane.server import limits
 from voxlane.server.audio.opus_process import OpusStream
 from voxlane.server.conversation.client_events import Audio, ConfigureSession, Played, Respond
+from voxlane.server.conversation.server_events import ServerEvent
 from voxlane.server.errors import (
+    HandOver,
     InternalError,
     InvalidRequest,
     ResumedElsewhere,
@@ -53,9 +55,9 @@ from voxlane.server.protocols.dialect import (
 from voxlane.server.protocols.openai_realtime.client_secret import secret_defaults
 from voxlane.server.sessions.admission import Admission, admitted, check_handshake, is_secret, stale_secret
 from voxlane.server.sessions.conversation import Conversation
-from voxlane.server.sessions.outbound import TooSlow
+from voxlane.server.sessions.outbound import NumberedPacket, TooSlow
 from voxlane.server.sessions.registry import SessionRegistry
-from voxlane.server.tenants.accounts import Tenants
+from voxlane.server.tenants.accounts import Account, Tenants
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +126,7 @@ class Connection:
         self._taken_over = False  # another connection has resumed the conversation
         self._watch: asyncio.TimerHandle | None = None
         self._opus: OpusStream | None = None  # made for the first packet
+        self._written = 0  # number of the last message that was written here; `ready` does not count
 
     # ---- life
 
@@ -133,6 +136,8 @@ class Connection:
         try:
             error = await self._converse()
             code = DONE if error is None else error.close_code
+            if isinstance(error, HandOver):
+                await self._hand_over()
         except WebSocketDisconnect as gone:
             code = gone.code
         finally:
@@ -141,7 +146,7 @@ class Connection:
             if self._opus is not None:
                 self._opus.close()
             self._part(code, error)
-        if error is not None or code == DONE:
+        if (error is not None or code == DONE) and not isinstance(error, HandOver):
             await self._close(code, error)
         ours = error is not None or code < OWN_CODES
         self._metrics.sockets_closed.labels(str(code) if ours else "other").inc()
@@ -153,7 +158,7 @@ class Connection:
     async def _converse(self) -> VoxlaneError | None:
         """Run until the end; return the error that ended it, None if the client is done."""
         try:
-            self._greet(await self._hello())
+            await self._greet(await self._hello())
         except TimeoutError:
             return TimedOut("No hello came.")
         except BadMessage as error:
@@ -215,16 +220,21 @@ class Connection:
         capabilities = self._registry.capabilities(self._registry.ready)
         return self._dialect.read_hello(message, secret_defaults(session, defaults, capabilities))
 
-    def _greet(self, hello: Hello) -> None:
+    async def _greet(self, hello: Hello) -> None:
+        lost: list[ServerEvent] = []  # what ends turns that another server left open
         if hello.resume:
-            conversation = self._take_over(hello)
+            conversation, lost = await self._take_over(hello)
         else:
             assert self._account is not None
             conversation = self._registry.open(hello, self._dialect, self._address, self._account)
             conversation.attach(self)
         self._conversation = conversation
         self._audio_before_s = conversation.codec.heard_s()
-        token = self._registry.tokens.issue(conversation.name) if self._dialect.resumable else ""
+        token = self._registry.issue_token(conversation) if self._dialect.resumable else ""
+        if conversation.journal is not None:  # the client must not have a token that the store does not know
+            await conversation.journal.commit()
+            if self._ended.done():  # another connection or another server has it by now
+                raise self._ended.result() or ResumedElsewhere()
         ready = SessionReady(
             session=conversation.name,
             token=token,
@@ -236,9 +246,12 @@ class Connection:
             history=conversation.session.history.messages,
             position=conversation.acked if hello.resume else None,
             recorded=self._registry.recorded,
+            resumable=conversation.journal is None or conversation.journal.resumable,
         )
         for packet in conversation.codec.encode(ready):
             conversation.outbound.put_first(packet)
+        for event in lost:
+            conversation.send(event)
         self._message_waits.set()
         tenant = conversation.account.name
         facts = {"session": conversation.name, "client": self._address, "tenant": tenant}
@@ -247,8 +260,18 @@ class Connection:
             conversation.open()
         self._set_watch()
 
-    def _take_over(self, hello: Hello) -> Conversation:
+    def _account_of(self, salt: str) -> Account | None:
+        """Return the tenant with a salt; None if the client has shown another one's key."""
+        if self._account is None:
+            return self._tenants.with_salt(salt)
+        return self._account if self._account.salt == salt else None
+
+    async def _take_over(self, hello: Hello) -> tuple[Conversation, list[ServerEvent]]:
+        """Return the conversation of a token, of this process or of the store, and what ends its lost turns."""
+        lost: list[ServerEvent] = []
         conversation = self._registry.take_back(hello.resume, self._account)
+        if conversation is None:
+            conversation, lost = await self._registry.claim(hello, self._dialect, self._address, self._account_of)
         if self._account is None:
             self._account = conversation.account
             admit(self._websocket, self._rate_limits)
@@ -259,7 +282,7 @@ class Connection:
         conversation.attach(self)
         conversation.resume(hello.last_seq, hello.played)
         self._metrics.resumed.inc()
-        return conversation
+        return conversation, lost
 
     # ---- reading
 
@@ -312,7 +335,7 @@ class Connection:
         if self._taken_over:  # while other tasks ran
             return
         if not isinstance(incoming, Audio):  # audio may have been sent before `ready` came
-            self._registry.tokens.arrived(conversation.name)
+            self._registry.token_arrived(conversation)
         match incoming:
             case Audio():
                 self._check_audio_rate(conversation)
@@ -352,10 +375,22 @@ class Connection:
         assert conversation is not None
         while True:
             self._message_waits.clear()
-            while not self._taken_over and (item := conversation.outbound.next()) is not None:
-                await self._send(conversation.codec.write(*item))
-            self._registry.leave_if_idle(conversation)
+            while not self._taken_over and (run := conversation.outbound.next_run()):
+                await self._write_run(conversation, run)
+            self._registry.hand_over_if_silent(conversation)
             await self._message_waits.wait()
+
+    async def _write_run(self, conversation: Conversation, run: list[NumberedPacket], *, sound: bool = True) -> None:
+        """Write messages, the ones that the journal must hold only after it does."""
+        if conversation.journal is not None:
+            await conversation.journal.before(run)
+        for item in run:
+            if self._taken_over:
+                return
+            if sound or not item.packet.epoch:
+                await self._send(conversation.codec.write(item.packet, item.sequence))
+            if not item.never_repeated:
+                self._written = item.sequence
 
     async def _send(self, data: bytes | str) -> None:
         if isinstance(data, str):
@@ -388,13 +423,31 @@ class Connection:
     def _part(self, code: int, error: VoxlaneError | None) -> None:
         """Leave the conversation: park it or close it, unless another connection has resumed it."""
         conversation = self._conversation
-        if conversation is None or self._taken_over:
+        if conversation is None or (self._taken_over and not conversation.over):
             return
-        if error is None and code not in FINISHED and self._dialect.resumable:
+        if isinstance(error, HandOver):
+            self._registry.release(conversation)
+        elif error is None and code not in FINISHED and self._dialect.resumable:
             self._registry.park(conversation)
         else:
             left = "done" if code in FINISHED else "left"
             self._registry.close(conversation, left if error is None else error.code)
+
+    async def _hand_over(self) -> None:
+        """Write what waits, leave the conversation to the store, and close: the client resumes at another process."""
+        conversation = self._conversation
+        assert conversation is not None
+        assert conversation.journal is not None
+        if self._written:
+            conversation.outbound.rewind(self._written)  # the writer may have been stopped between two messages
+        conversation.send(GoAway(0.0, "draining"))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limits.VOICE_CLOSE_SECONDS):
+                while run := conversation.outbound.next_run():
+                    await self._write_run(conversation, run, sound=False)
+                await conversation.journal.park()
+                self._metrics.handed_over.inc()
+                await self._websocket.close(HandOver.close_code)
 
     async def _close(self, code: int, error: VoxlaneError | None) -> None:
         """Send the error as a message, then close; do not wait for a peer that does not read."""

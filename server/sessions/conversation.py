@@ -1,18 +1,24 @@
 """Runs one session: gives it a clock, a channel to the engine, a codec and a queue of outbound messages.
 
-It outlives sockets. While no client is connected its clock stands still, so that a broken line does not count as
-silence, nor unheard sound as played. It applies effects in order; the session decides everything else.
+It outlives sockets, and with a journal it outlives the process: journal.py writes its record before the client is told
+of a turn, a reply or words. While no client is connected its clock stands still, so that a broken line does not count
+as silence, nor unheard sound as played. It applies effects in order; the session decides everything else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable, Iterable
 from typing import Protocol
+
+from msgspec import msgpack
 
 from voxlane.engine.api import LISTEN_RATE, FromEngine, ToEngine
 from voxlane.server.conversation.client_events import Audio, ClientEvent, Played
-from voxlane.server.conversation.effects import RequestsLost, Send, SendToEngine, Tick
+from voxlane.server.conversation.effects import Effect, RequestsLost, Send, SendToEngine, Tick
+from voxlane.server.conversation.saved import OpenReply, SavedHistory, endings
 from voxlane.server.conversation.server_events import (
     Configured,
     Duck,
@@ -22,16 +28,24 @@ from voxlane.server.conversation.server_events import (
     Release,
     ReplyDone,
     ReplyStarted,
+    ReplyText,
     ServerEvent,
+    Speech,
     SpeechDone,
+    SpeechStarted,
+    ToolCalled,
+    TurnDone,
+    UserTurn,
 )
 from voxlane.server.conversation.session import Session
 from voxlane.server.conversation.values import StateName
-from voxlane.server.errors import InternalError, SlowReader, VoxlaneError
+from voxlane.server.errors import InternalError, ResumedElsewhere, SlowReader, VoxlaneError
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
-from voxlane.server.protocols.dialect import Codec, Outgoing
-from voxlane.server.sessions.outbound import Outbound, TooSlow
+from voxlane.server.protocols.dialect import Codec, Hello, Outgoing, Packet, SessionResumable
+from voxlane.server.sessions.journal import Journal, SavedConversation, SavedRecent, SavedSettings, ToldMessage
+from voxlane.server.sessions.outbound import JournalMark, Outbound, TooSlow
+from voxlane.server.sessions.resume import Tokens
 from voxlane.server.tenants.accounts import Account
 from voxlane.server.watching.conversation_watch import ConversationWatch
 
@@ -63,7 +77,7 @@ class EngineCommands(Protocol):
 class Conversation:
     """One person's conversation."""
 
-    def __init__(self, session: Session, codec: Codec, address: str, metrics: Metrics) -> None:
+    def __init__(self, session: Session, codec: Codec, hello: Hello, address: str, metrics: Metrics) -> None:
         self.name = session.name
         self.session = session
         self.codec = codec
@@ -77,9 +91,15 @@ class Conversation:
         self.channel: EngineCommands | None = None  # set by the registry
         self.account = Account()  # the tenant; set by the registry
         self.watch: ConversationWatch | None = None  # set by the registry
+        self.journal: Journal | None = None  # set by the registry; None: it ends with this process
+        self.version = 0  # it rises with every change that the journal must hold before the client is told
+        self._formats = hello.input, hello.output
+        self._tokens: Tokens | None = None
+        self._words = 0  # words of the current reply that the journal knows of
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self.began_s = self._loop.time()
+        self._began_unix_s = time.time()
         self._behind_s = 0.0  # seconds by which the session's clock is behind the loop's
         self._stopped_s: float | None = self.began_s  # when the session's clock was stopped; None: it runs
         self._timer: asyncio.TimerHandle | None = None
@@ -119,6 +139,77 @@ class Conversation:
             self.played(played)
         self.outbound.rewind(last_sequence)
 
+    # ---- the record
+
+    def keep_record(self, journal: Journal, tokens: Tokens) -> None:
+        """Let the conversation outlive this process."""
+        self.journal, self._tokens = journal, tokens
+
+    def restore(self, saved: SavedConversation, last_sequence: int | None, played: Played | None) -> list[ServerEvent]:
+        """Go on with a conversation of another process; return the events that end what was open there.
+
+        `played` is its client's position, in the client's samples.
+        """
+        recent, progress = saved.recent, saved.recent.progress
+        age_s = max(0.0, time.time() - recent.began_unix_s)
+        self.began_s, self._began_unix_s = self._loop.time() - age_s, recent.began_unix_s
+        self.voice, self.acked = saved.settings.voice, played or recent.acked
+        told = ((one.sequence, Packet(tuple(msgpack.decode(one.fields)))) for one in recent.told)
+        sequence = max(recent.sequence, last_sequence or 0)
+        self.outbound.restore(sequence, told, recent.open_turns, recent.open_reply)
+        epoch = 0 if recent.open_reply is None else recent.open_reply.epoch
+        position = 0 if progress.reply is None else progress.reply.position
+        if self.acked is not None and self.acked.epoch == epoch:
+            position = self.acked.samples * recent.speak_rate // self._formats[1].rate
+        self.session.restore(saved.history, progress, position, recent.heard_s)
+        item = self.session.history.get(self.session.answers.item_of(epoch))
+        return endings(recent.open_turns, recent.open_reply, progress.reply, item, position)
+
+    def saved_settings(self) -> SavedSettings:
+        """Return the part `config` of its record."""
+        return SavedSettings(*self._formats, self.session.config, self.voice, self.account.salt)
+
+    def saved_history(self) -> tuple[int, Callable[[], SavedHistory]]:
+        """Return how often the history has changed, and how to get the part `history` of its record."""
+        return self.session.history.changes, self.session.history.saved
+
+    def saved_recent(self) -> SavedRecent:
+        """Return the part `recent` of its record."""
+        outbound = self.outbound
+        return SavedRecent(
+            self.session.saved(self._now()),
+            self._began_unix_s,
+            outbound.sequence,
+            self.codec.heard_s(),
+            self.session.answers.speak_rate,
+            tuple(ToldMessage(one.sequence, msgpack.encode(one.packet.fields)) for one in outbound.told),
+            tuple(outbound.open_turns),
+            outbound.open_reply,
+            self.acked,
+        )
+
+    def valid_tokens(self) -> Iterable[bytes]:
+        """Return the hashes of the tokens that resume it."""
+        return self._tokens.valid(self.name) if self._tokens is not None else ()
+
+    def tell_resumable(self, resumable: bool) -> None:
+        """Tell the client whether another server could go on with the conversation."""
+        self.send(SessionResumable(resumable))
+
+    def lose(self) -> None:
+        """End here: the conversation goes on at another server."""
+        self._fail(ResumedElsewhere())
+
+    @property
+    def movable(self) -> bool:
+        """Whether another process could go on with it now."""
+        return self.journal is not None and self.journal.resumable and not self.journal.over
+
+    def end_turns(self) -> None:
+        """End every open turn and the reply, and tell the client: the server goes down."""
+        now = self._now()
+        self._apply_effects(lambda: self.session.end(now), now)
+
     # ---- events in
 
     def open(self) -> None:
@@ -150,15 +241,19 @@ class Conversation:
             self._metrics.audio_underruns.inc()
 
     def _apply(self, event: ClientEvent | FromEngine | RequestsLost | Tick | None) -> None:
-        if self.over:
-            return
         now = self._now()
-        if self.watch is not None:
+        if self.watch is not None and not self.over:
             self.watch.look(self.session.answers.reply, now)
             if isinstance(event, Audio):
                 self.watch.heard(event.pcm, now)
+        self._apply_effects(lambda: self.session.open(now) if event is None else self.session.feed(event, now), now)
+
+    def _apply_effects(self, act: Callable[[], list[Effect]], now: float) -> None:
+        """Let the session act, and do what it wants."""
+        if self.over:
+            return
         try:
-            for effect in self.session.open(now) if event is None else self.session.feed(event, now):
+            for effect in act():
                 match effect:
                     case Send(event=sent):
                         self._observe(sent, now)
@@ -192,6 +287,7 @@ class Conversation:
 
     def _post(self, event: Outgoing) -> None:
         packets = self.codec.encode(event)
+        mark = self._mark(event) if self.journal is not None else None
         match event:
             case Duck(epoch) | Hold(epoch) | Release(epoch):
                 for packet in packets:  # it overtakes the sound that it is about
@@ -199,10 +295,45 @@ class Conversation:
             case Interrupted(epoch):
                 self.outbound.drop_sound(epoch)
                 for packet in packets:
-                    self.outbound.put(packet)
+                    self.outbound.put(packet, mark)
             case _:
                 for packet in packets:
-                    self.outbound.put(packet)
+                    self.outbound.put(packet, mark)
+
+    def _mark(self, event: Outgoing) -> JournalMark | None:
+        """Return what an event means to the record, None if it means nothing."""
+        match event:
+            case Speech(words=words) if words:
+                return self._mark_words()
+            case SpeechStarted() | UserTurn() | ReplyStarted() | ReplyText() | Interrupted() | ReplyDone() | TurnDone():
+                self.version += 1
+            case ToolCalled() | Configured():
+                self.version += 1
+                return JournalMark(self.version, repeated=True)
+            case _:
+                return None
+        match event:
+            case SpeechStarted(turn) | UserTurn(turn):
+                return JournalMark(self.version, repeated=True, opens_turn=turn)
+            case ReplyStarted(epoch, turn):
+                self._words = 0
+                opens = OpenReply(epoch, turn)
+                return JournalMark(self.version, repeated=True, opens_turn=turn, opens_reply=opens)
+            case Interrupted(epoch) | ReplyDone(epoch):
+                return JournalMark(self.version, repeated=True, ends_reply=epoch)
+            case TurnDone(turn):
+                return JournalMark(self.version, repeated=True, ends_turn=turn)
+            case _:  # ReplyText
+                return JournalMark(self.version)
+
+    def _mark_words(self) -> JournalMark:
+        """Return the mark of sound with words: the record holds the places of all words that are known."""
+        reply = self.session.answers.reply
+        known = reply.ledger.words if reply is not None else self._words
+        if known != self._words:
+            self._words = known
+            self.version += 1
+        return JournalMark(self.version)
 
     def _observe(self, event: ServerEvent, now: float) -> None:
         self._metrics.count(event)

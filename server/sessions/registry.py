@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
+import socket
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import date
@@ -20,6 +23,7 @@ from voxlane.server.config import Config
 from voxlane.server.conversation.client_events import ConfigureSession
 from voxlane.server.conversation.ear import Ear
 from voxlane.server.conversation.history import History
+from voxlane.server.conversation.server_events import ServerEvent
 from voxlane.server.conversation.session import Session
 from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.engine_client.engine_process import EngineProcess
@@ -27,10 +31,13 @@ from voxlane.server.engine_client.remote_chat import RemoteChat
 from voxlane.server.errors import (
     Draining,
     Full,
+    HandOver,
     InvalidRequest,
     KeyRevoked,
     ModelNotFound,
     NotResumable,
+    ResumedElsewhere,
+    StoreUnavailable,
 )
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
@@ -38,9 +45,14 @@ from voxlane.server.protocols.dialect import Bounds, Capabilities, Dialect, GoAw
 from voxlane.server.protocols.sound import codecs
 from voxlane.server.sessions.client_secrets import ClientSecrets
 from voxlane.server.sessions.conversation import Conversation
-from voxlane.server.sessions.resume import Tokens
+from voxlane.server.sessions.journal import Journal, JournalTimes, SavedConversation, read_record, rehearse
+from voxlane.server.sessions.resume import Tokens, name_in
+from voxlane.server.store.memory import MemoryStore
+from voxlane.server.store.seal import SessionKey, hash_token, unwrapped
+from voxlane.server.store.values import SessionClaim, SessionStore
 from voxlane.server.tenants.accounts import Account
 from voxlane.server.watching.watch_service import WatchService
+from voxlane.server.watching.watched_call import HANDED_OVER
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +74,15 @@ class SessionRegistry:
         chat_key: str = "",
         today: Callable[[], date] = date.today,
         watch: WatchService | None = None,
+        store: SessionStore | None = None,
     ) -> None:
         self.config = config.voice
+        self._store = store or MemoryStore()
+        self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"  # of this process's records
+        self._times = JournalTimes.of(config.voice.resume_s)
+        self._tasks: set[asyncio.Task[None]] = set()  # writes that nothing waits for
+        self._touching: asyncio.Task[None] | None = None
+        self._started = False
         self.tokens = Tokens()
         self.secrets = ClientSecrets()
         self.opus = OpusProcess()
@@ -80,6 +99,7 @@ class SessionRegistry:
         self._empty.set()
         self._quiet.set()
         self.draining = False
+        self.stop_asked = asyncio.Event()  # the server was told to stop; it may not have drained yet
 
     def __len__(self) -> int:
         return len(self._conversations)
@@ -170,16 +190,27 @@ class SessionRegistry:
 
     def open(self, hello: Hello, dialect: Dialect, address: str, account: Account) -> Conversation:
         """Begin a conversation of a tenant."""
-        ready = self.ready
+        self._check_models()
+        hello = replace(hello, config=self.checked(hello.config, any_voice=dialect.any_voice))
+        self._make_room(address)
+        conversation = self._make(f"voice-{secrets.token_hex(8)}", hello, dialect, address, account)
+        if self._store.outlives_process and dialect.resumable and self.config.resume_s:
+            key, fence = SessionKey(conversation.name), int(time.time() * 1e3)
+            self._keep_record(conversation, key, fence)
+        return conversation
+
+    def _check_models(self) -> None:
+        """Raise an error if no conversation can begin now."""
+        if not self.ready.model and self._remote is None:
+            raise ModelNotFound("This server has no model that converses.")
         if not self._engine.connected:
             raise self._engine.not_ready()
-        if not ready.model and self._remote is None:
-            raise ModelNotFound("This server has no model that converses.")
-        config = self.checked(hello.config, any_voice=dialect.any_voice)
-        self._make_room(address)
+
+    def _make(self, name: str, hello: Hello, dialect: Dialect, address: str, account: Account) -> Conversation:
+        ready = self.ready
         session = Session(
-            f"voice-{secrets.token_hex(8)}",
-            config,
+            name,
+            hello.config,
             Ear(),
             speak_rate=ready.speak_rate,
             reads_words=ready.reads_words,
@@ -188,9 +219,9 @@ class SessionRegistry:
             history=self._new_history(ready),
             echo_guard=self.config.echo_guard == "auto",
         )
-        codec = dialect.make(replace(hello, config=config), ready.speak_rate)
+        codec = dialect.make(hello, ready.speak_rate)
         self._metrics.tenant_limited(account.name, account.begin_conversation)
-        conversation = Conversation(session, codec, address, self._metrics)
+        conversation = Conversation(session, codec, hello, address, self._metrics)
         conversation.account = account
         if self._remote is None:
             conversation.channel = self._engine.channel(conversation.name, conversation.feed)
@@ -227,6 +258,24 @@ class SessionRegistry:
                 raise Full(detail="voice.sessions")
             most, _ = Counter(one.address for one in parked).most_common(1)[0]
             self.close(next(one for one in parked if one.address == most), "evicted")
+
+    def _keep_record(self, conversation: Conversation, key: SessionKey, fence: int) -> None:
+        """Let a conversation outlive this process."""
+        name, store = conversation.name, self._store
+        journal = Journal(store, name, self._owner, fence, key, self._times, self._metrics, conversation)
+        conversation.keep_record(journal, self.tokens)
+
+    def issue_token(self, conversation: Conversation) -> str:
+        """Return a new token that resumes a conversation."""
+        token = self.tokens.issue(conversation.name)
+        if conversation.journal is not None:
+            conversation.journal.wrap(token)
+        return token
+
+    def token_arrived(self, conversation: Conversation) -> None:
+        """Note that a conversation's client has its last token: the one before becomes invalid."""
+        if self.tokens.arrived(conversation.name) and conversation.journal is not None:
+            self._spawn(conversation.journal.commit())
 
     def _new_history(self, ready: EngineReady) -> History:
         """Return an empty history, sized for the chat model."""
@@ -269,43 +318,137 @@ class SessionRegistry:
             if conversation.session.config.voice == name:
                 conversation.feed(ConfigureSession(replace(conversation.session.config, voice="")))
 
-    def take_back(self, token: str, account: Account | None) -> Conversation:
-        """Return the conversation of a resume token and stop its parking timer; raise NotResumable if there is none.
+    def take_back(self, token: str, account: Account | None) -> Conversation | None:
+        """Return this process's conversation of a resume token and stop its parking timer; None if it has none.
 
-        A token is good for the tenant of its conversation alone. `account` is None where the token is all that a client
-        has shown.
+        A token is good for the tenant of its conversation alone: else NotResumable is raised. `account` is None where
+        the token is all that a client has shown.
         """
         name = self.tokens.redeem(token)
         conversation = self._conversations.get(name) if name is not None else None
-        if conversation is None or conversation.over or account not in (None, conversation.account):
+        if conversation is None or conversation.over:
+            return None
+        if account not in (None, conversation.account):
             raise NotResumable
         timer = self._parked.pop(conversation.name, None)
         if timer is not None:
             timer.cancel()
         return conversation
 
+    async def claim(
+        self, hello: Hello, dialect: Dialect, address: str, account_of: Callable[[str], Account | None]
+    ) -> tuple[Conversation, list[ServerEvent]]:
+        """Go on with another process's conversation, found in the store by its token.
+
+        `account_of` returns the tenant with a salt if the client may go on with its conversations. Return the
+        conversation, and the events that end what was open there. Raise NotResumable if there is none, StoreUnavailable
+        if the store does not answer.
+        """
+        name = name_in(hello.resume)
+        if name is None or not self._store.outlives_process or not dialect.resumable:
+            raise NotResumable
+        self._check_models()
+        self._make_room(address)  # before the claim: a conversation that finds no room here may find it elsewhere
+        now_ms = int(time.time() * 1e3)
+        expires_ms = now_ms + int(self._times.live_s * 1e3)
+        try:
+            claimed = await self._store.claim(
+                SessionClaim(name, hash_token(hello.resume), self._owner, now_ms, expires_ms)
+            )
+        except StoreUnavailable:
+            self._metrics.store_claims.labels("failed").inc()
+            raise
+        self._metrics.store_claims.labels("unknown" if claimed is None else "found").inc()
+        key = unwrapped(name, hello.resume, claimed.tokens) if claimed is not None else None
+        if claimed is None or key is None:
+            raise NotResumable
+        try:
+            saved = read_record(key, claimed.parts)
+        except (ValueError, KeyError) as error:
+            logger.warning(line("record unreadable", session=name, error=type(error).__name__))
+            raise NotResumable from error
+        account = account_of(saved.settings.tenant)
+        if account is None:
+            raise NotResumable
+        return self._restore(name, saved, key, claimed.fence, hello, dialect, address, account)
+
+    def _restore(
+        self,
+        name: str,
+        saved: SavedConversation,
+        key: SessionKey,
+        fence: int,
+        hello: Hello,
+        dialect: Dialect,
+        address: str,
+        account: Account,
+    ) -> tuple[Conversation, list[ServerEvent]]:
+        if (before := self._conversations.get(name)) is not None:  # this process has claimed it a moment ago
+            writer = before.writer
+            self.release(before)
+            if writer is not None:
+                writer.end(ResumedElsewhere())
+        settings = saved.settings
+        config = self._adapted(settings.config)
+        again = Hello(settings.input, settings.output, config, heard_s=saved.recent.heard_s)
+        conversation = self._make(name, again, dialect, address, account)
+        lost = conversation.restore(saved, hello.last_seq, hello.played)
+        self.tokens.adopt(name, hello.resume)
+        self._keep_record(conversation, key, fence)
+        if conversation.journal is not None:
+            conversation.journal.wrap(hello.resume)
+        return conversation, lost
+
+    def _adapted(self, config: SessionConfig) -> SessionConfig:
+        """Return another server's configuration as this one can follow it."""
+        try:
+            return self.checked(config, any_voice=True)
+        except InvalidRequest:  # this server's voice can do less
+            plain = replace(config, speed=1.0, voice_language="", voice_instructions="", pronunciations=())
+            return self.checked(plain, any_voice=True)
+
     def park(self, conversation: Conversation) -> None:
         """Keep a conversation without a socket for `resume_s`."""
         conversation.detach()
+        if self.draining and conversation.movable:
+            self._spawn(self._leave_to_store(conversation))
+            return
         if self.draining or conversation.over or not self.config.resume_s:
             self.close(conversation, "draining" if self.draining else "left")
             return
+        if conversation.journal is not None:
+            self._spawn(conversation.journal.park())
         loop = asyncio.get_running_loop()
         self._parked[conversation.name] = loop.call_later(self.config.resume_s, self.close, conversation, "left")
 
+    async def _leave_to_store(self, conversation: Conversation) -> None:
+        if conversation.journal is not None:
+            await conversation.journal.park()
+        self.release(conversation, HANDED_OVER)
+
     def close(self, conversation: Conversation, reason: str = "done") -> None:
         """End a conversation for good; `reason` is for those that watch."""
+        if conversation.journal is not None and not conversation.journal.over:
+            self._spawn(conversation.journal.end())
+        self.release(conversation, reason)
+
+    def release(self, conversation: Conversation, reason: str = HANDED_OVER) -> None:
+        """End a conversation in this process; its record, if it has one, stays."""
+        if conversation.journal is not None:
+            conversation.journal.stop()
         conversation.close()
         if conversation.watch is not None:
             conversation.watch.close(reason)
+        if self._conversations.get(conversation.name) is not conversation:
+            return
         timer = self._parked.pop(conversation.name, None)
         if timer is not None:
             timer.cancel()
-        if self._conversations.pop(conversation.name, None) is not None:
-            self.tokens.revoke(conversation.name)
-            self._metrics.sessions.dec()
-            self._metrics.tenant_conversations.labels(conversation.account.name).dec()
-            conversation.account.end_conversation()
+        del self._conversations[conversation.name]
+        self.tokens.revoke(conversation.name)
+        self._metrics.sessions.dec()
+        self._metrics.tenant_conversations.labels(conversation.account.name).dec()
+        conversation.account.end_conversation()
         if not self._conversations:
             self._empty.set()
 
@@ -318,24 +461,72 @@ class SessionRegistry:
             else:
                 self.close(conversation)
 
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Run a write that nothing waits for."""
+        task = asyncio.create_task(work, name="store write")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- the store
+
+    async def start(self) -> None:
+        """Open the store, once, and keep the records of running conversations alive; raise ConfigError."""
+        if self._started:
+            return
+        self._started = True
+        await self._store.open()
+        if self._store.outlives_process:
+            rehearse()
+            self._touching = asyncio.create_task(self._touch(), name="store touch")
+
+    async def _touch(self) -> None:
+        while True:
+            await asyncio.sleep(limits.STORE_TOUCH_SECONDS)
+            journals = [one.journal for one in self._conversations.values() if one.name not in self._parked]
+            await asyncio.gather(*(journal.commit() for journal in journals if journal is not None))
+
     # ---- going down
 
     async def drain(self, seconds: float) -> None:
-        """Admit no more clients, let conversations finish what is being said for `seconds`, then end the rest."""
+        """Admit no more clients, hand over or finish conversations for `seconds`, then end the rest.
+
+        A conversation that another process can go on with is handed over in its first silence. Any other goes on for
+        `seconds`.
+        """
         self.draining = True
         running = len(self._conversations)
         for conversation in list(self._conversations.values()):
             if conversation.name in self._parked:
-                self.close(conversation, "draining")
-            else:
+                if conversation.movable:
+                    self._spawn(self._leave_to_store(conversation))
+                else:
+                    self.close(conversation, "draining")
+            elif (writer := conversation.writer) is not None and writer.leaves_by_itself:
+                continue
+            elif not conversation.movable:
                 conversation.send(GoAway(seconds, "draining"))
-                self.leave_if_idle(conversation)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._empty.wait()
+        farewell_s = min(seconds, limits.CALL_FAREWELL_SECONDS)
+        if not await self._wait_empty(seconds - farewell_s):
+            for conversation in list(self._conversations.values()):
+                if conversation.writer is not None and conversation.writer.leaves_by_itself:
+                    conversation.send(GoAway(farewell_s, "draining"))
+            await self._wait_empty(farewell_s)
         ended = self.end_all()
         if running:
             logger.info(line("voice drained", running=running, finished=running - ended, ended=ended))
+
+    async def _wait_empty(self, seconds: float) -> bool:
+        """Wait until all conversations are gone, and let those that can move look for their silence."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + seconds
+        while self._conversations and loop.time() < until_s:
+            for conversation in self._conversations.values():
+                if conversation.movable and conversation.writer is not None:
+                    conversation.writer.notify()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(limits.SILENCE_LOOK_SECONDS, until_s - loop.time())):
+                    await self._empty.wait()
+        return not self._conversations
 
     async def wait_quiet(self, seconds: float) -> None:
         """Wait until the last socket is closed, but no longer than `seconds`."""
@@ -344,22 +535,32 @@ class SessionRegistry:
                 await self._quiet.wait()
 
     def end_all(self) -> int:
-        """End all connected conversations; return how many there were."""
-        ended = [one.writer for one in self._conversations.values() if one.writer is not None]
-        for writer in ended:
-            writer.end(Draining())
+        """End all connected conversations and their turns; return how many there were."""
+        ended = [one for one in self._conversations.values() if one.writer is not None]
+        for conversation in ended:
+            writer = conversation.writer
+            assert writer is not None
+            conversation.end_turns()
+            writer.end(HandOver() if conversation.movable and not writer.leaves_by_itself else Draining())
         return len(ended)
 
-    def leave_if_idle(self, conversation: Conversation) -> None:
-        """End a conversation in which no one speaks while the server drains."""
-        writer = conversation.writer
-        if self.draining and conversation.state == "listening" and writer is not None and not writer.leaves_by_itself:
-            writer.end(Draining())
+    def hand_over_if_silent(self, conversation: Conversation) -> None:
+        """While the server drains, let another process go on with a conversation in which neither side speaks."""
+        if self.draining and conversation.writer is not None and conversation.movable and conversation.session.silent:
+            conversation.writer.end(HandOver())
 
     async def aclose(self) -> None:
-        """End everything."""
+        """End everything; records of conversations that another process can go on with stay."""
         for conversation in list(self._conversations.values()):
-            self.close(conversation, "draining")
+            if conversation.movable:
+                self.release(conversation)
+            else:
+                self.close(conversation, "draining")
         await self.opus.aclose()
+        if self._touching is not None:
+            self._touching.cancel()
+            await asyncio.gather(self._touching, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._store.aclose()
         if self._remote is not None:
             await self._remote.aclose()

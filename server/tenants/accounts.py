@@ -141,6 +141,11 @@ class Tenants:
         # Looked up by hash, so that the time it takes reveals nothing about existing keys.
         return self._by_hash.get(key_hash(key))
 
+    def with_salt(self, salt: str) -> Account | None:
+        """Return the tenant with a cache salt, None if it is gone."""
+        known = (self.default, *self._accounts.values())
+        return next((account for account in known if account.salt == salt and not account.revoked), None)
+
     def admit(self, key: str | None) -> Account:
         """Return the tenant of a client with this key; raise Unauthorized if it needs another one."""
         if not self.key_needed:

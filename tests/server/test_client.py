@@ -19,8 +19,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from voxlane.codecs.wav import decode_wav, encode_wav
 from voxlane.server.client import SUBPROTOCOL, VoiceClient
+from voxlane.server.commands.serve import drain
 from voxlane.server.commands.talk import OUTPUT_RATE, TalkOptions, run_talk
-from voxlane.server.config import VoiceConfig
+from voxlane.server.config import ServerConfig, StoreConfig, VoiceConfig
 from voxlane.server.errors import ConfigError, ConversationFailed
 from voxlane.server.player import Ack, Player
 
@@ -347,3 +348,27 @@ async def test_talk_says_why_the_server_would_not(serving: Any, tmp_path: Path) 
                 await asyncio.to_thread(run_talk, options)
             assert says in failed.value.message
     assert not target.exists()
+
+
+async def test_a_conversation_that_is_handed_over_goes_on_at_the_next_server(serving: Any, tmp_path: Path) -> None:
+    store = StoreConfig("sqlite", str(tmp_path / "talk.sqlite"), wait_s=10.0)
+    async with (
+        serving(store=store, server=ServerConfig(drain_s=60)) as old,
+        serving(store=store) as new,
+        VoiceClient(voice(old), config={"turns": {"mode": "manual"}}) as client,
+    ):
+        events = aiter(client)
+
+        async def until(name: str) -> Any:
+            async for event in events:
+                if event.name == name:
+                    return event
+            raise AssertionError(f"no {name}")
+
+        await client.say("hello")
+        await until("turn_done")
+        client._url = voice(new)  # a port that both share, or a balancer, does this outside of tests
+        await asyncio.gather(drain(old.service, old.http), until("ready"))
+        assert [one["content"] for one in client.ready["history"]] == ["hello", "hello"]
+        await client.say("and on")
+        assert (await until("turn_done")).fields == {"turn": 2, "how": "done"}

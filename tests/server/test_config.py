@@ -261,6 +261,8 @@ def value_for(key: str, hint: object) -> st.SearchStrategy[object]:
         return st.lists(st.sampled_from(["Siobhan = shiv-awn", "Niamh = /niːv/", "SQL=sequel"]), unique=True)
     if key in PHONE_VALUES:
         return PHONE_VALUES[key]
+    if key == "store.url":
+        return st.sampled_from(["redis://127.0.0.1:6379/0", "rediss://example.org", "unix:///run/valkey.sock"])
     if hint is str:
         return texts
     if hint == tuple[str, ...]:
@@ -313,3 +315,9 @@ def test_choices_are_listed() -> None:
     printed = configuration.render(configuration.load(None, {"engine.policy": "fcfs"}))
     assert 'highest_priority = "critical"  # one of critical, high, normal\n' in printed
     assert 'policy = "fcfs"  # default: "deadline"; one of deadline, fcfs, priority\n' in printed
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:6379", "redis://:secret@127.0.0.1", ""])
+def test_the_store_has_an_address_and_no_password(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"store\.url must begin with redis://.*VOXLANE_STORE_PASSWORD"):
+        configuration.load(None, {"store.url": url})

@@ -22,6 +22,7 @@ from voxlane.server.config import (
     PhoneConfig,
     PhoneKeys,
     ServerConfig,
+    StoreConfig,
     VoiceConfig,
 )
 from voxlane.server.engine_client.engine_process import EngineProcess, RestartBudget
@@ -69,6 +70,7 @@ async def start(
     keys: KeysConfig | None = None,
     parts: Mapping[str, Any] | None = None,
     webhook_secret: str = "",
+    store: StoreConfig | None = None,
     restarts: RestartBudget | None = None,
     hang_s: float = 2.0,
     start_failures: int = 5,
@@ -79,8 +81,13 @@ async def start(
     watch = {"hang_s": hang_s, "start_failures": start_failures}
     engine = EngineConfig(model, asr_model, tts_model, adapter, **watch)  # type: ignore[arg-type]
     known = (limits or LimitsConfig(), voice or VoiceConfig(), chat or ChatConfig())
-    more = {"phone": phone or PhoneConfig(), "keys": keys or KeysConfig(), **(parts or {})}
-    config = Config(server or ServerConfig(), engine, *known, **more)
+    more = {
+        "phone": phone or PhoneConfig(),
+        "keys": keys or KeysConfig(),
+        "store": store or StoreConfig(),
+        **(parts or {}),
+    }
+    config = Config(server or ServerConfig(), engine, *known, **more, **(parts or {}))
     metrics = Metrics()
     link = EngineProcess(config.engine, command=command, observers=(metrics,), restarts=restarts)
     service = make_service(config, link, metrics, api_key, phone_keys=phone_keys, webhook_secret=webhook_secret)

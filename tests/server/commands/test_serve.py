@@ -20,15 +20,18 @@ from flying_loop import FlyingLoop
 from peer import eventually
 from waiting import until
 
-from voxlane.engine.api import Loading, Ready
+from voxlane.engine.api import EngineConfig, Loading, Ready
 from voxlane.server import limits
 from voxlane.server.cli import ENGINE_GIVEN_UP
 from voxlane.server.commands.progress import Progress
-from voxlane.server.commands.serve import banner, drain, listen
-from voxlane.server.config import ServerConfig
+from voxlane.server.commands.serve import HttpServer, banner, drain, listen
+from voxlane.server.config import Config, ServerConfig
 from voxlane.server.engine_client import child
+from voxlane.server.engine_client.engine_process import EngineProcess
 from voxlane.server.errors import ConfigError, Draining, Overloaded
 from voxlane.server.http.request_limit import RequestLimit
+from voxlane.server.metrics import Metrics
+from voxlane.server.service import make_service
 
 
 class Served:
@@ -336,3 +339,32 @@ def test_an_engine_that_cannot_load_again_ends_the_server_with_a_code_of_its_own
         _, log = server.communicate(timeout=60)
     assert server.returncode == ENGINE_GIVEN_UP == 69
     assert "voxlane: the engine cannot be started again: it cannot start (the weights are gone)" in log
+
+
+async def test_a_shared_port_is_listened_on_only_later() -> None:
+    alone = listen("127.0.0.1", 0)
+    with pytest.raises(ConfigError, match="in use"):
+        listen("127.0.0.1", alone.getsockname()[1], shared=True)
+    alone.close()
+    first, second = listen("127.0.0.1", 0, shared=True), None
+    try:
+        second = listen("127.0.0.1", first.getsockname()[1], shared=True)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*first.getsockname())
+    finally:
+        first.close()
+        if second is not None:
+            second.close()
+
+
+async def test_a_server_that_waits_for_its_engine_can_be_stopped(engine_command: Any) -> None:
+    config = Config(ServerConfig(reuse_port=True), EngineConfig("never-ready"))
+    metrics = Metrics()
+    service = make_service(config, EngineProcess(config.engine, command=engine_command), metrics, "")
+    listener = listen("127.0.0.1", 0, shared=True)
+    http = HttpServer(service, listener)
+    async with asyncio.timeout(60):
+        starting = asyncio.create_task(http.start())
+        service.sessions.stop_asked.set()
+        await starting
+        await drain(service, http)

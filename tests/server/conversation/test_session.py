@@ -356,6 +356,19 @@ class Conversation(RuleBasedStateMachine):
 
         self._both(lose)
 
+    @precondition(lambda self: hasattr(self, "tables"))
+    @rule()
+    def go_down(self):
+        def end(table: Table) -> None:
+            effects = table.session.end(table.now)
+            table.log += effects
+            table.client.apply(effects, table.engine)
+            begun = {event.turn for event in table.of(*BEGINNINGS)} - {ASIDE}
+            assert begun == {event.turn for event in table.of(TurnDone)}, "a turn outlives the server"
+            assert table.session.silent
+
+        self._both(end)
+
     @invariant()
     def laws(self):
         if not hasattr(self, "tables"):

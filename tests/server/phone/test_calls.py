@@ -295,7 +295,7 @@ async def test_calls_say_good_bye_when_the_server_goes_down(serving: Any) -> Non
         async with calling(url) as idle, calling(url) as busy:
             await busy.press("1#")
             await eventually(lambda: len(busy.played) > 800)
-            await running.service.sessions.drain(30.0)
+            await running.service.sessions.drain(8.0)
             assert [await idle.gone(), await busy.gone()] == [1000, 1000]
             assert len(idle.played) == pytest.approx(400 * len("Bye."), abs=200)
             words = len("I pressed 1 on my telephone.") + len("Bye.")

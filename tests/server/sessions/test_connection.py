@@ -353,7 +353,7 @@ async def test_before_the_engine_is_there(serving: Any) -> None:
 
 
 async def test_going_down_lets_a_reply_be_heard(serving: Any) -> None:
-    async with serving(server=ServerConfig(drain_s=20)) as running:
+    async with serving(server=ServerConfig(drain_s=3)) as running:
         idle = await Peer.open(running.url, MANUAL)
         peer = await Peer.open(running.url, SLOW)
         parked = await Peer.open(running.url, MANUAL)
@@ -362,10 +362,10 @@ async def test_going_down_lets_a_reply_be_heard(serving: Any) -> None:
         await peer.send("text", "a few words")
         await peer.until("audio")
         ending = asyncio.create_task(drain(running.service, running.http))
-        assert await idle.closed() == 1012
-        assert names(idle.seen)[-2:] == ["go_away", "error"]
         assert (await peer.until("turn_done"))[3] == "done"
         assert await peer.closed() == 1012
+        assert await idle.closed() == 1012
+        assert names(idle.seen)[-2:] == ["go_away", "error"]
         await ending
 
 
@@ -376,6 +376,7 @@ async def test_going_down_does_not_wait_for_ever(serving: Any) -> None:
         await peer.until("reply_text")
         await asyncio.gather(drain(running.service, running.http), peer.closed())
         assert peer.seen[-1][2] == "draining"
+        assert [message[2:] for message in peer.of("turn_done")] == [[1, "interrupted"]]
 
 
 async def test_a_long_talk_is_shown_in_part_and_a_name_is_remembered(serving: Any) -> None:

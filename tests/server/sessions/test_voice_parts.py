@@ -194,7 +194,8 @@ def test_a_bucket_fills_again() -> None:
 def test_a_token_works_once_and_the_next_replaces_it() -> None:
     tokens = Tokens()
     first = tokens.issue("a")
-    assert len(first) == 43
+    assert first.startswith("a.")
+    assert len(first) == 2 + 43
     assert tokens.redeem(first) == "a"
     second = tokens.issue("a")
     tokens.arrived("a")

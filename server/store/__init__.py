@@ -1,0 +1,1 @@
+"""Where conversations are kept so that they outlive a server process: in memory, in SQLite, in Redis or Valkey."""
