@@ -11,13 +11,6 @@ import pytest
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "security.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`([\w/]+\.py)(?:::(\w+))?`")
-COMING = {
-    "server/engine_client/test_hung_engine.py",
-    "server/sessions/test_journal.py",
-    "server/sessions/test_client_secrets.py::test_a_wall_clock_that_jumps_changes_no_expiry",
-    "server/tenants/test_tenants_served.py",
-}
-"""Tests of defects that are being mended; none of them may exist already."""
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -43,22 +36,14 @@ def exists(file: str, name: str) -> bool:
     return bool(found) and (not name or name in functions(found[0]))
 
 
-def coming(file: str, name: str) -> bool:
-    return bool(COMING & {file, f"{file}::{name}"})
-
-
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0][:40])
 def test_each_row_names_tests_that_exist(row: list[str]) -> None:
     _, control, tests = row
     assert control
     named = NAMED.findall(tests)
     assert named
-    assert [f"{file}::{name}" for file, name in named if not exists(file, name) and not coming(file, name)] == []
+    assert [f"{file}::{name}" for file, name in named if not exists(file, name)] == []
 
 
 def test_there_are_sixteen_defects() -> None:
     assert len(rows("Sixteen defects and their tests")) == 16
-
-
-def test_what_has_come_is_no_more_coming() -> None:
-    assert [one for one in COMING if exists(*one.partition("::")[::2])] == []

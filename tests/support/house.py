@@ -81,13 +81,13 @@ async def start(
     watch = {"hang_s": hang_s, "start_failures": start_failures}
     engine = EngineConfig(model, asr_model, tts_model, adapter, **watch)  # type: ignore[arg-type]
     known = (limits or LimitsConfig(), voice or VoiceConfig(), chat or ChatConfig())
-    more = {
+    more: dict[str, Any] = {
         "phone": phone or PhoneConfig(),
         "keys": keys or KeysConfig(),
         "store": store or StoreConfig(),
         **(parts or {}),
     }
-    config = Config(server or ServerConfig(), engine, *known, **more, **(parts or {}))
+    config = Config(server or ServerConfig(), engine, *known, **more)
     metrics = Metrics()
     link = EngineProcess(config.engine, command=command, observers=(metrics,), restarts=restarts)
     service = make_service(config, link, metrics, api_key, phone_keys=phone_keys, webhook_secret=webhook_secret)

@@ -46,6 +46,7 @@ from voxlane.server.phone.phone_service import PhoneService
 from voxlane.server.protocols.phone.line_events import Message
 from voxlane.server.protocols.phone.systems import recognise
 from voxlane.server.sessions.registry import SessionRegistry
+from voxlane.server.tenants.accounts import Tenants
 
 LINE_RATE = 8_000
 PACKET = 160  # samples
@@ -329,7 +330,7 @@ async def simulated_call(
     )
     diary = Diary()
     registry = SessionRegistry(config, CallEngine(core, replies), diary, "")  # type: ignore[arg-type]
-    phone = PhoneService(config, PhoneKeys(), registry, diary, "")
+    phone = PhoneService(config, PhoneKeys(), registry, diary, Tenants())
     line = EchoLine(path, way_s, seed)
     call = PhoneCall(line, lambda messages: recognise(messages, ()), phone, "127.0.0.1", lambda facts: facts)
     tasks = [asyncio.create_task(call.run()), asyncio.create_task(line.run())]

@@ -11,7 +11,7 @@ from peer import MANUAL, Peer, eventually, speech
 from websockets.exceptions import InvalidStatus
 
 from voxlane.server import limits
-from voxlane.server.config import KeysConfig, ServerConfig
+from voxlane.server.config import KeysConfig, ServerConfig, StoreConfig
 from voxlane.server.tenants.key_file import KeyRecord, change_keys, key_hash, new_key
 
 KEYS = {name: new_key() for name in ("acme", "bolt")}
@@ -190,6 +190,22 @@ async def test_a_resume_token_is_of_no_use_to_another_tenant(serving: Any, keys:
         assert thief.seen[-1][2] == "invalid_resume_token"
         assert (await peer.say("hello"))[-1][3] == "done"
         await peer.bye()
+
+
+async def test_a_stored_conversation_is_of_no_use_to_another_tenant(serving: Any, keys: Any, tmp_path: Path) -> None:
+    store = StoreConfig("sqlite", str(tmp_path / "talk.sqlite"), wait_s=10.0)
+    file = keys(record("acme"), record("bolt"))
+    async with serving(keys=file, store=store) as old, serving(keys=file, store=store) as new:
+        peer = await Peer.open(old.url, hello("acme"))
+        await peer.say("hello")
+        thief = await Peer.open(new.url)
+        await thief.send("hello", {"key": KEYS["bolt"], "resume": peer.ready["token"]})
+        assert await thief.closed() == 4401
+        again = await Peer.open(new.url, {"key": KEYS["acme"], "resume": peer.ready["token"], "last_seq": 0})
+        assert [message["content"] for message in again.ready["history"]] == ["hello", "hello"]
+        text = (await new.client.get("/metrics", headers=bearer("acme"))).text
+        assert 'voxlane_tenant_conversations{tenant="acme"} 1.0' in text
+        await again.bye()
 
 
 # ---- client secrets on /v1/voice

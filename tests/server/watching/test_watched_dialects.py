@@ -49,7 +49,7 @@ async def test_a_turn_has_a_line_without_its_words(serving: Any, caplog: pytest.
     stages = [told[f"{name}_ms"] for name in ("turn_end", "words", "first_token", "first_sample", "first_frame")]
     assert stages == sorted(stages)
     assert {"prompt_tokens", "output_tokens", "ms"} <= set(told)
-    assert "tenant" not in told
+    assert told["tenant"] == "default"
     assert "canary" not in caplog.text
 
 
