@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import cast
 
 import uvicorn
+from threadpoolctl import threadpool_limits
 
 from voxlane.engine.api import AUTO_MODEL, Ready
 from voxlane.server import limits
@@ -140,7 +141,8 @@ async def serve(
     """Serve until SIGTERM or SIGINT; raise when the port is taken, or the engine cannot start or start again."""
     listener = listen(config.server.host, config.server.port, shared=config.server.reuse_port)
     allow_descriptors(config.limits.connections)
-    with Progress(sys.stderr) as progress:
+    # The ears' matrices are small: on many cores numpy's own threads only spin, and took 13 of 14 cores.
+    with threadpool_limits(1, user_api="blas"), Progress(sys.stderr) as progress:
         metrics = Metrics()
         link = EngineProcess(config.engine, command=engine_command, observers=(metrics, progress), standby=True)
         service = make_service(config, link, metrics, api_key, chat_key, phone_keys, webhook_secret, store_password)

@@ -25,7 +25,7 @@ from voxlane.server.lab.dialects.dialect import DialectOptions, LabDialect, LabT
 from voxlane.server.lab.gates import gate_limits
 from voxlane.server.lab.holding import hold, hold_virtually, shown_url
 from voxlane.server.lab.judge import judged_call, judged_scenario, note_recalled, recall_sounds
-from voxlane.server.lab.person import clips, digest, plan
+from voxlane.server.lab.person import PlannedStep, clips, digest, plan
 from voxlane.server.lab.recording_file import call_folder, save
 from voxlane.server.lab.report.html import write_report
 from voxlane.server.lab.report.junit import write_junit
@@ -35,7 +35,7 @@ from voxlane.server.lab.sounds.beds import bed_wanted
 from voxlane.server.lab.sounds.corpus import Corpus
 from voxlane.server.lab.sounds.speech import Wanted
 from voxlane.server.lab.understanding import understand
-from voxlane.server.lab.values import USER_RATE, Pcm, Recording
+from voxlane.server.lab.values import USER_RATE, Clip, Pcm, Recording
 
 PLANTED = "planted:"
 PLANTED_URL = "ws://planted.invalid/"  # a dialect wants an address; nothing is sent there
@@ -59,6 +59,17 @@ class RunOptions:
     naive: bool = False
     at_once: int = 1  # calls that are held at the same time
     corpus: Corpus | None = None  # None: the user's own
+
+
+@dataclass(frozen=True, slots=True)
+class _PlannedCall:
+    """A call that can be held at once: making noise takes time, in which no other call must wait."""
+
+    scenario: Scenario
+    repeat: int
+    planned: list[PlannedStep]
+    sounds: list[Clip]
+    bed: Pcm | None
 
 
 @dataclass(slots=True)
@@ -128,34 +139,42 @@ class LabRunner:
             self._voice = AgentVoice.counting(self._corpus) if counts else AgentVoice.synthetic(1)
 
     async def _hold_all(self) -> list[HeldCall]:
-        """Hold every call, some at the same time, and return them in the order of the scenarios."""
-        wanted = iter([(place, repeat) for place, one in enumerate(self._scenarios) for repeat in range(one.repeat)])
-        held: dict[tuple[int, int], HeldCall] = {}
-        failed: set[int] = set()
+        """Hold every call, and return them in their order."""
+        held: list[HeldCall] = []
+        for scenario in self._scenarios:
+            held += await self._hold_scenario(scenario)
+            if all(one.recording.failure for one in held):
+                break  # no call could be held yet, and the next one would fail in the same way
+        return held
+
+    async def _hold_scenario(self, scenario: Scenario) -> list[HeldCall]:
+        """Hold the calls of a scenario, some at the same time; their sounds are made before."""
+        calls = iter([self._make_call(scenario, repeat) for repeat in range(scenario.repeat)])
+        held: dict[int, HeldCall] = {}
 
         async def hold_some() -> None:
-            for place, repeat in wanted:
-                if held and all(one.recording.failure for one in held.values()):
-                    return  # no call could be held yet, and the next one would fail in the same way
-                if place in failed:
-                    continue  # and so would the next repeat
-                held[place, repeat] = await self._hold(self._scenarios[place], repeat)
-                if _late(held[place, repeat]):  # once more: the machine was busy for a moment
-                    held[place, repeat] = await self._hold(self._scenarios[place], repeat)
-                if held[place, repeat].recording.failure:
-                    failed.add(place)
+            for call in calls:
+                held[call.repeat] = await self._hold(call)
+                if _late(held[call.repeat]):  # once more: the machine was busy for a moment
+                    held[call.repeat] = await self._hold(call)
+                if held[call.repeat].recording.failure:
+                    for _ in calls:  # the next repeat would fail in the same way
+                        pass
 
         async with asyncio.TaskGroup() as group:
             for _ in range(self._options.at_once):
                 group.create_task(hold_some())
-        return [held[key] for key in sorted(held)]
+        return [held[repeat] for repeat in sorted(held)]
 
-    async def _hold(self, scenario: Scenario, repeat: int) -> HeldCall:
+    def _make_call(self, scenario: Scenario, repeat: int) -> _PlannedCall:
         planned = plan(scenario, repeat)
-        sounds = clips(planned, self._corpus)
-        dialect = self._make_dialect(scenario, repeat)
-        call = LabCall(scenario, repeat, dialect, planned, sounds, self._bed(scenario, repeat))
-        what = f"{scenario.name}: call {repeat + 1} of {scenario.repeat}"
+        return _PlannedCall(scenario, repeat, planned, clips(planned, self._corpus), self._bed(scenario, repeat))
+
+    async def _hold(self, one: _PlannedCall) -> HeldCall:
+        scenario = one.scenario
+        dialect = self._make_dialect(scenario, one.repeat)
+        call = LabCall(scenario, one.repeat, dialect, one.planned, one.sounds, one.bed)
+        what = f"{scenario.name}: call {one.repeat + 1} of {scenario.repeat}"
         self._tell(what)
         if self._fault:
             assert self._voice is not None
@@ -165,7 +184,7 @@ class LabRunner:
             )
         else:
             await hold(call, dialect.handshake(), lambda now: self._tell(_state(what, now)))
-        return HeldCall(scenario, call.recording(), digest(sounds))
+        return HeldCall(scenario, call.recording(), digest(one.sounds))
 
     def _bed(self, scenario: Scenario, repeat: int) -> Pcm | None:
         noise = scenario.user.noise

@@ -17,7 +17,7 @@ from voxlane.server.lab.values import Pcm
 
 async def understand(sounds: Sequence[tuple[Pcm, int]], progress: Callable[[int, int], None]) -> list[str]:
     """Return the words of each sound, given with its rate."""
-    config = dataclasses.replace(EngineConfig(), model="", tts_model="")
+    config = dataclasses.replace(EngineConfig(), model="", tts_model="", device="cpu")  # a GPU is the server's
     found = []
     async with EngineProcess(config) as link:
         await link.wait_ready()

@@ -54,7 +54,7 @@ def voice_named(asked: str, seed: int = 0) -> str:
 async def kokoro(observers: Sequence[Observer] = (), command: Sequence[str] = ENGINE_COMMAND) -> AsyncIterator[Say]:
     """Start an engine that only speaks; a model that is not here is fetched, as `voxlane say` does."""
     numbers = count()
-    config = EngineConfig(model="", asr_model="", tts_model=MODEL)
+    config = EngineConfig(model="", asr_model="", tts_model=MODEL, device="cpu")  # a GPU is the server's
     async with EngineProcess(config, command=command, observers=observers) as engine:
         ready = await engine.wait_ready()
 
