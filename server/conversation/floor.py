@@ -163,7 +163,8 @@ class Floor:
         if turn is not None and not turn.silent and not turn.manual:
             rests = [max(0.0, MUTE_S - self.lull.seconds)]
         if turn is not None and turn.silent and not turn.manual:
-            silence, waits = self._silence_s(), turning_points(self._end_wait_s(turn), self.config)
+            silence, end_wait_s = self._silence_s(), self._end_wait_s(turn)
+            waits = [*turning_points(end_wait_s, self.config), end_wait_s + STIR_S * self._ear.stirs]
             rests = [wait - silence for wait in waits if silence < wait < longest]
         times = [now + min(LOOK_S, rest + ROUNDING_S) for rest in rests]
         later = (self.pending.idle_at(), self.pending.answer_at())

@@ -209,6 +209,16 @@ def test_a_turn_does_not_end_while_the_person_may_just_go_on():
     assert len(table.of(SpeechStopped)) == 1
 
 
+def test_a_turn_that_may_go_on_ends_although_no_more_sound_comes():
+    table = Table(SessionConfig(turns=TurnPolicy(min_wait_s=2.2, max_wait_s=2.2)))
+    table.speak("v", 40)
+    table.ear.stirs = True
+    table.speak("s", 111)
+    assert not table.of(SpeechStopped)
+    table.wait(200)
+    assert len(table.of(SpeechStopped)) == 1
+
+
 @pytest.mark.parametrize("config", [PAUSES, SessionConfig()])
 def test_a_microphone_that_goes_mute_after_a_click_lets_the_reply_go_on(config):
     table = Table(config)
