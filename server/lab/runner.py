@@ -122,10 +122,14 @@ class LabRunner:
         if out is not None:
             make_run_folder(out)
         await self.prepare()
-        held = await self._hold_all()
-        result = await self._judge(held)
-        if out is not None:
-            write_run(out, result, held)
+        held: list[HeldCall] = []
+        try:
+            await self._hold_all(held)
+        finally:  # whoever stops a run keeps the calls that were held
+            if held:
+                result = await self._judge(held)
+                if out is not None:
+                    write_run(out, result, held)
         return result
 
     async def prepare(self) -> None:
@@ -138,16 +142,14 @@ class LabRunner:
         if self._fault:  # a recogniser must understand an agent that counts; for all others tones will do
             self._voice = AgentVoice.counting(self._corpus) if counts else AgentVoice.synthetic(1)
 
-    async def _hold_all(self) -> list[HeldCall]:
-        """Hold every call, and return them in their order."""
-        held: list[HeldCall] = []
+    async def _hold_all(self, held: list[HeldCall]) -> None:
+        """Hold every call, and add them in their order."""
         for scenario in self._scenarios:
-            held += await self._hold_scenario(scenario)
+            await self._hold_scenario(scenario, held)
             if all(one.recording.failure for one in held):
                 break  # no call could be held yet, and the next one would fail in the same way
-        return held
 
-    async def _hold_scenario(self, scenario: Scenario) -> list[HeldCall]:
+    async def _hold_scenario(self, scenario: Scenario, all_held: list[HeldCall]) -> None:
         """Hold the calls of a scenario, some at the same time; their sounds are made before."""
         calls = iter([self._make_call(scenario, repeat) for repeat in range(scenario.repeat)])
         held: dict[int, HeldCall] = {}
@@ -161,10 +163,12 @@ class LabRunner:
                     for _ in calls:  # the next repeat would fail in the same way
                         pass
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(self._options.at_once):
-                group.create_task(hold_some())
-        return [held[repeat] for repeat in sorted(held)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._options.at_once):
+                    group.create_task(hold_some())
+        finally:
+            all_held += [held[repeat] for repeat in sorted(held)]
 
     def _make_call(self, scenario: Scenario, repeat: int) -> _PlannedCall:
         planned = plan(scenario, repeat)

@@ -19,7 +19,7 @@ from voxlane.server.lab.holding import hold_virtually
 from voxlane.server.lab.judge import judged_again
 from voxlane.server.lab.recording_file import call_folder, load
 from voxlane.server.lab.results import RunResult
-from voxlane.server.lab.runner import RunOptions, run_scenarios
+from voxlane.server.lab.runner import LabRunner, RunOptions, run_scenarios
 from voxlane.server.lab.scenario import Scenario, read_scenario
 from voxlane.server.lab.sounds.corpus import Corpus
 
@@ -283,3 +283,27 @@ def test_a_call_in_which_the_tester_was_late_is_held_once_more(corpus: Corpus, m
     result = run_scenarios(SCENARIOS[2:], url="ws://127.0.0.1:1/pcm", dialect="pcm", options=options)
     assert len(held) == 3
     assert [step.result for call in result.scenarios[0].calls for step in call.steps] == ["done", "done"]
+
+
+async def test_a_run_that_is_stopped_keeps_the_calls_that_were_held(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    third, good = asyncio.Event(), served({})
+    number = iter(range(10))
+
+    async def hold(call: LabCall, handshake: object, tell: object) -> None:
+        if next(number) == 2:
+            third.set()
+            await asyncio.Event().wait()
+        await good(call, handshake, tell)
+
+    monkeypatch.setattr("voxlane.server.lab.runner.hold", hold)
+    options = RunOptions(corpus=corpus, repeat=5)
+    runner = LabRunner(SCENARIOS[2:], "ws://127.0.0.1:1/pcm", "pcm", options, lambda text: None)
+    run = asyncio.create_task(runner.run(tmp_path / "out"))
+    await third.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    result = results.decode((tmp_path / "out" / "result.json").read_bytes())
+    assert [len(one.calls) for one in result.scenarios] == [2]
