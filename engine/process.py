@@ -135,12 +135,22 @@ class Link:
     def _flush(self, *, patient: bool) -> None:
         while self._outbox:
             try:
-                self._socket.send(self._outbox[0], 0 if patient else socket.MSG_DONTWAIT)
+                self._socket.send(self._outbox[0], socket.MSG_DONTWAIT)
             except BlockingIOError:
-                return
+                if not patient:
+                    return
+                self._wait_writable()
+                continue
             except OSError as error:
                 raise Gone from error
             self._outbox.popleft()
+
+    def _wait_writable(self) -> None:
+        """Wait a moment for a server that is slow to read: that is no hang of this thread."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLOUT)
+        poll.poll(IDLE_S * 1e3)
+        progress.advance()
 
 
 class _Progress:

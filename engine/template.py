@@ -69,31 +69,36 @@ def fork_engines(control: socket.socket, link: socket.socket, forget: Callable[[
             control.close()
             return current
         current.close()
-        current = _next_link(control, pid)
-        if time.monotonic() - forked_s < SHORT_LIFE_S:
+        current, code, ended_s = _next_link(control, pid)
+        # An engine that failed by itself may have left anything: only one that was killed or told to end is trusted.
+        if code not in (0, -signal.SIGKILL) or ended_s - forked_s < SHORT_LIFE_S:
             forget()
     return None
 
 
-def _next_link(control: socket.socket, pid: int) -> socket.socket | None:
-    """Wait until the server sends a link for the next engine; None if the server has gone. Then `pid` has ended."""
+def _next_link(control: socket.socket, pid: int) -> tuple[socket.socket | None, int, float]:
+    """Wait until the server sends a link for the next engine; None if the server has gone. Then `pid` has ended.
+
+    Return the exit code of `pid` and the time of its end as well.
+    """
     exited = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(exited, select.POLLIN)
-    running = True
+    running, code, ended_s = True, 0, 0.0
     try:
         while True:
             ready = {descriptor for descriptor, _ in poll.poll()}
             if exited in ready and running:
                 running = False
                 poll.unregister(exited)
-                _reap(pid)
+                code, ended_s = _reap(pid), time.monotonic()
             if control.fileno() in ready:
                 link = _receive(control)
                 if running:
-                    _end(pid, exited, 0.0 if link is not None else END_S)
-                return link
+                    ended_s = time.monotonic()
+                    code = _end(pid, exited, 0.0 if link is not None else END_S)
+                return link, code, ended_s
     finally:
         os.close(exited)
 
@@ -106,18 +111,19 @@ def _receive(control: socket.socket) -> socket.socket | None:
     return socket.socket(fileno=descriptors[0]) if packet and descriptors else None
 
 
-def _end(pid: int, exited: int, patience_s: float) -> None:
-    """Wait for an engine's end, and kill it when it takes too long."""
+def _end(pid: int, exited: int, patience_s: float) -> int:
+    """Wait for an engine's end, and kill it when it takes too long; return its exit code."""
     poll = select.poll()
     poll.register(exited, select.POLLIN)
     deadline_s = time.monotonic() + patience_s
     if not poll.poll(max(0.0, deadline_s - time.monotonic()) * 1e3):
         os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
-    _reap(pid)
+    return _reap(pid)
 
 
-def _reap(pid: int) -> None:
+def _reap(pid: int) -> int:
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code:
         log.warning("engine ended pid=%d status=%d", pid, code)
+    return code

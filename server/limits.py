@@ -147,6 +147,9 @@ RESTART_DELAY_SECONDS = 0.05
 RESTART_DELAY_MOST_SECONDS = 2.0
 """Longest wait before a restart: an engine that is lost again and again still comes back within 5 s."""
 
+FORK_READY_SECONDS = 20.0
+"""Time for a fork of the template to become ready, which takes a tenth of a second on idle cores."""
+
 FORK_SECONDS = 3.0
 """Time for a template to fork an engine, before the template is given up: 0.1 s, and a second on busy cores."""
 
@@ -221,7 +224,10 @@ DECODE_SECONDS = 120.0
 """Time for a decoder to decode an upload: half an hour of MP3 took 28 s on two busy cores."""
 
 OPUS_SECONDS = 5.0
-"""Time for a packet of a microphone to be decoded, and for the decoder to start, before the decoder is replaced."""
+"""Time for a packet of a microphone to be decoded before the decoder is replaced."""
+
+OPUS_START_SECONDS = 30.0
+"""Time for the decoder to start, which reads its libraries from the disk."""
 
 SMALL_WAV_BYTES = 1024 * 1024
 """A WAV up to this size is decoded in a thread: 30 ms of numpy against 400 ms to start a decoder process."""

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
+from voxlane.engine import progress
 from voxlane.engine.api import SpokenWord, Started, Submit
 from voxlane.engine.errors import Refusal, describe_fault
 from voxlane.engine.jobs.job import Change, Job
@@ -179,7 +180,8 @@ class SpeakClausesJob(SpeechJob):
         prepared, long = None, len(piece.text) > MAX_CLAUSE_CHARS
         if not long:
             try:
-                prepared = self._model.prepare(piece.text, voice=self._voice, names=self._names)
+                with progress.allow(progress.CLAUSE_S):  # the first British clause loads a lexicon
+                    prepared = self._model.prepare(piece.text, voice=self._voice, names=self._names)
                 long = prepared.phonemes > MAX_UNIT
             except ClauseTooLong:
                 long = True

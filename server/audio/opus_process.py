@@ -19,6 +19,7 @@ from voxlane.codecs.errors import InvalidAudio
 from voxlane.server import limits
 from voxlane.server.audio.decoding import child_environment
 from voxlane.server.audio.opus_child import DECODE, FORGET, HEAD, MESSAGE_BYTES, SAMPLES
+from voxlane.server.errors import Overloaded
 from voxlane.server.log import line
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ class OpusProcess:
         # Microphones whose packets are on their way, the oldest first; None: the packet must be sent again.
         self._waiting: OrderedDict[int, asyncio.Future[bytes | None]] = OrderedDict()
         self._due: asyncio.TimerHandle | None = None
+        self._started_s = 0.0
+        self._answered = False  # the present process has begun to work
 
     @property
     def pid(self) -> int | None:
@@ -112,21 +115,32 @@ class OpusProcess:
             if self._line is not None:
                 return
             await self._end()
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                self._child = await asyncio.create_subprocess_exec(
-                    *self._command,
-                    str(theirs.fileno()),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.DEVNULL,
-                    stderr=asyncio.subprocess.DEVNULL,
-                    env=child_environment(),
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
-                )
+            try:
+                ours = await self._start_child()
+            except OSError as error:  # no descriptors or no memory left for it
+                raise Overloaded(detail="opus") from error
+            self._started_s, self._answered = asyncio.get_running_loop().time(), False
             ours.setblocking(False)
             self._line = ours
             asyncio.get_running_loop().add_reader(ours, self._read, ours)
+
+    async def _start_child(self) -> socket.socket:
+        """Start the process; return our end of its socket."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with contextlib.ExitStack() as on_error, theirs:
+            on_error.enter_context(ours)
+            self._child = await asyncio.create_subprocess_exec(
+                *self._command,
+                str(theirs.fileno()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                env=child_environment(),
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+            on_error.pop_all()
+        return ours
 
     async def _end(self) -> None:
         """Close the socket, which ends the process; kill it if it does not go."""
@@ -160,6 +174,7 @@ class OpusProcess:
         if len(message) < HEAD.size or len(message) % 2 != HEAD.size % 2:
             return False
         number, told = HEAD.unpack_from(message)
+        self._answered = True
         answer = self._waiting.pop(number, None)
         if answer is None:
             return False
@@ -202,11 +217,16 @@ class OpusProcess:
             oldest = next(iter(self._waiting.values()))
             self._due = asyncio.get_running_loop().call_later(limits.OPUS_SECONDS, self._look, oldest)
 
+    @property
+    def _age_s(self) -> float:
+        return asyncio.get_running_loop().time() - self._started_s
+
     def _look(self, before: asyncio.Future[bytes | None]) -> None:
         self._due = None
         if not self._waiting:
             return
-        if next(iter(self._waiting.values())) is before and self._child is not None:
+        starts = not self._answered and self._age_s < limits.OPUS_START_SECONDS
+        if next(iter(self._waiting.values())) is before and self._child is not None and not starts:
             with contextlib.suppress(ProcessLookupError):
                 self._child.kill()
         self._watch()

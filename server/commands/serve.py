@@ -211,7 +211,8 @@ async def drain(service: Service, http: HttpServer) -> None:
     service.request_limit.closed = True
     http.stop_accepting()
     running = service.request_limit.inside
-    seconds = service.config.server.drain_s
+    # Without an engine no answer can finish, and a supervisor waits for the exit code.
+    seconds = 0.0 if service.engine.given_up.is_set() else service.config.server.drain_s
     await asyncio.gather(service.request_limit.wait_empty(seconds), service.sessions.drain(seconds))
     ended = service.request_limit.inside
     service.engine.abandon(Draining)

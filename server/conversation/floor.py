@@ -6,6 +6,8 @@ It follows one ear and the engine's transcript, decides what each silence means,
 
 from __future__ import annotations
 
+from math import inf
+
 from voxlane.engine.api import (
     Append,
     Cancel,
@@ -158,14 +160,13 @@ class Floor:
 
     def wake_at(self, now: float) -> float | None:
         """Return when to consider the silence again, None if sound has to come first."""
-        turn, longest = self._turn, self.config.turns.max_turn_s
-        rests: list[float] = []
+        turn, rests = self._turn, list[float]()
         if turn is not None and not turn.silent and not turn.manual:
             rests = [max(0.0, MUTE_S - self.lull.seconds)]
         if turn is not None and turn.silent and not turn.manual:
             silence, end_wait_s = self._silence_s(), self._end_wait_s(turn)
             waits = [*turning_points(end_wait_s, self.config), end_wait_s + STIR_S * self._ear.stirs]
-            rests = [wait - silence for wait in waits if silence < wait < longest]
+            rests = [wait - silence for wait in waits if silence < wait < inf]
         times = [now + min(LOOK_S, rest + ROUNDING_S) for rest in rests]
         later = (self.pending.idle_at(), self.pending.answer_at())
         times += [max(now, at) + ROUNDING_S for at in later if at is not None]

@@ -449,6 +449,8 @@ class EngineProcess:
             await asyncio.sleep(LOOK_S)
             count = child.page.count  # 0: this engine does not count, and only a stop is noticed here
             reason = watch.look(count, child.page.allowed_s, child.facts(), loading=not self._served or not count)
+            if not self._fresh and not self._served and self._loop_time() - self._began_s > limits.FORK_READY_SECONDS:
+                reason = "it did not become ready"
             if reason:
                 self._hung = True
                 lost(reason)
@@ -465,8 +467,9 @@ class EngineProcess:
             self._expected_s = self._lost_s + (self._fork_s if forks else self._load_s)
             self._set_state("restarting")
         self.abandon(lambda: EngineLost(f"Try again in {self.back_in_s} s.", retry_after_s=self.back_in_s))
-        for channel in list(self._channels.values()):
-            channel.lost()
+        if self._served:  # else what was said since the last engine waits for the next one
+            for channel in list(self._channels.values()):
+                channel.lost()
 
     def _give_up(self, reason: str) -> None:
         """Report that no engine can be started."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 LOOK_S = 0.25
 """Seconds between two looks."""
 
-LEAST_S = 0.5
-"""Shortest silence that is taken for a hang: an idle engine counts twice a second."""
+LEAST_S = 1.0
+"""Shortest silence that is taken for a hang: an idle engine counts twice a second, and a look may just miss a count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,6 +279,7 @@ class Connection:
         conversation.detach()
         if before is not None:
             before.end(ResumedElsewhere())
+        conversation.address = self._address
         conversation.attach(self)
         conversation.resume(hello.last_seq, hello.played)
         self._metrics.resumed.inc()
@@ -425,7 +426,7 @@ class Connection:
         conversation = self._conversation
         if conversation is None or (self._taken_over and not conversation.over):
             return
-        if isinstance(error, HandOver):
+        if isinstance(error, HandOver) or self._taken_over:
             self._registry.release(conversation)
         elif error is None and code not in FINISHED and self._dialect.resumable:
             self._registry.park(conversation)
@@ -443,7 +444,7 @@ class Connection:
         conversation.send(GoAway(0.0, "draining"))
         with suppress(TimeoutError):
             async with asyncio.timeout(limits.VOICE_CLOSE_SECONDS):
-                while run := conversation.outbound.next_run():
+                while not self._taken_over and (run := conversation.outbound.next_run()):
                     await self._write_run(conversation, run, sound=False)
                 await conversation.journal.park()
                 self._metrics.handed_over.inc()

@@ -194,15 +194,16 @@ class Journal:
             except StoreUnavailable:
                 self._fail()
 
-    async def end(self) -> None:
-        """Leave nothing in the store but the fence: the conversation is over."""
+    async def end(self) -> WriteOutcome:
+        """Leave nothing in the store but the fence: the conversation is over. A store that fails counts as written."""
         self.stop()
         now_ms = _now_ms()
         write = SessionWrite(
             self.name, self.fence, self.owner, now_ms, now_ms + int(self.times.live_s * 1e3), ends=True
         )
         with suppress(StoreUnavailable):  # then the record expires
-            await self._send(write)
+            return await self._send(write)
+        return "written"
 
     def stop(self) -> None:
         """Write no more; the record stays."""

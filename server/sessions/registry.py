@@ -49,7 +49,7 @@ from voxlane.server.sessions.journal import Journal, JournalTimes, SavedConversa
 from voxlane.server.sessions.resume import Tokens, name_in
 from voxlane.server.store.memory import MemoryStore
 from voxlane.server.store.seal import SessionKey, hash_token, unwrapped
-from voxlane.server.store.values import SessionClaim, SessionStore
+from voxlane.server.store.values import ClaimedSession, SessionClaim, SessionStore
 from voxlane.server.tenants.accounts import Account
 from voxlane.server.watching.watch_service import WatchService
 from voxlane.server.watching.watched_call import HANDED_OVER
@@ -80,7 +80,7 @@ class SessionRegistry:
         self._store = store or MemoryStore()
         self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"  # of this process's records
         self._times = JournalTimes.of(config.voice.resume_s)
-        self._tasks: set[asyncio.Task[None]] = set()  # writes that nothing waits for
+        self._tasks: set[asyncio.Task[object]] = set()  # writes that nothing waits for
         self._touching: asyncio.Task[None] | None = None
         self._started = False
         self.tokens = Tokens()
@@ -192,7 +192,7 @@ class SessionRegistry:
         """Begin a conversation of a tenant."""
         self._check_models()
         hello = replace(hello, config=self.checked(hello.config, any_voice=dialect.any_voice))
-        self._make_room(address)
+        self._metrics.tenant_limited(account.name, account.begin_conversation)
         conversation = self._make(f"voice-{secrets.token_hex(8)}", hello, dialect, address, account)
         if self._store.outlives_process and dialect.resumable and self.config.resume_s:
             key, fence = SessionKey(conversation.name), int(time.time() * 1e3)
@@ -207,6 +207,15 @@ class SessionRegistry:
             raise self._engine.not_ready()
 
     def _make(self, name: str, hello: Hello, dialect: Dialect, address: str, account: Account) -> Conversation:
+        """Make a conversation that its tenant counts already."""
+        try:
+            self._make_room(address)
+            return self._made(name, hello, dialect, address, account)
+        except BaseException:
+            account.end_conversation()
+            raise
+
+    def _made(self, name: str, hello: Hello, dialect: Dialect, address: str, account: Account) -> Conversation:
         ready = self.ready
         session = Session(
             name,
@@ -220,7 +229,6 @@ class SessionRegistry:
             echo_guard=self.config.echo_guard == "auto",
         )
         codec = dialect.make(hello, ready.speak_rate)
-        self._metrics.tenant_limited(account.name, account.begin_conversation)
         conversation = Conversation(session, codec, hello, address, self._metrics)
         conversation.account = account
         if self._remote is None:
@@ -324,12 +332,13 @@ class SessionRegistry:
         A token is good for the tenant of its conversation alone: else NotResumable is raised. `account` is None where
         the token is all that a client has shown.
         """
-        name = self.tokens.redeem(token)
+        name = self.tokens.name_of(token)
         conversation = self._conversations.get(name) if name is not None else None
         if conversation is None or conversation.over:
             return None
         if account not in (None, conversation.account):
             raise NotResumable
+        self.tokens.redeem(token)
         timer = self._parked.pop(conversation.name, None)
         if timer is not None:
             timer.cancel()
@@ -348,29 +357,48 @@ class SessionRegistry:
         if name is None or not self._store.outlives_process or not dialect.resumable:
             raise NotResumable
         self._check_models()
-        self._make_room(address)  # before the claim: a conversation that finds no room here may find it elsewhere
         now_ms = int(time.time() * 1e3)
         expires_ms = now_ms + int(self._times.live_s * 1e3)
-        try:
-            claimed = await self._store.claim(
-                SessionClaim(name, hash_token(hello.resume), self._owner, now_ms, expires_ms)
-            )
-        except StoreUnavailable:
-            self._metrics.store_claims.labels("failed").inc()
-            raise
-        self._metrics.store_claims.labels("unknown" if claimed is None else "found").inc()
-        key = unwrapped(name, hello.resume, claimed.tokens) if claimed is not None else None
-        if claimed is None or key is None:
-            raise NotResumable
-        try:
-            saved = read_record(key, claimed.parts)
-        except (ValueError, KeyError) as error:
-            logger.warning(line("record unreadable", session=name, error=type(error).__name__))
-            raise NotResumable from error
+        look = SessionClaim(name, hash_token(hello.resume), self._owner, now_ms, expires_ms, looks=True)
+        # All that can refuse the client comes before the claim: that ends the conversation where it runs now.
+        found = await self._ask_store(look)
+        _, saved = self._read(name, hello.resume, found)
         account = account_of(saved.settings.tenant)
         if account is None:
             raise NotResumable
+        account.check_room()
+        self._check_place()
+        claimed = await self._ask_store(replace(look, looks=False, fence=found.fence))
+        key, saved = self._read(name, hello.resume, claimed)
         return self._restore(name, saved, key, claimed.fence, hello, dialect, address, account)
+
+    async def _ask_store(self, claim: SessionClaim) -> ClaimedSession:
+        try:
+            claimed = await self._store.claim(claim)
+        except StoreUnavailable:
+            self._metrics.store_claims.labels("failed").inc()
+            raise
+        if not claim.looks or claimed is None:
+            self._metrics.store_claims.labels("unknown" if claimed is None else "found").inc()
+        if claimed is None:
+            raise NotResumable
+        return claimed
+
+    @staticmethod
+    def _read(name: str, token: str, claimed: ClaimedSession) -> tuple[SessionKey, SavedConversation]:
+        """Return the key and the contents of a record; raise NotResumable if they cannot be read."""
+        try:
+            key = unwrapped(name, token, claimed.tokens)
+            if key is not None:
+                return key, read_record(key, claimed.parts)
+        except (ValueError, KeyError) as error:
+            logger.warning(line("record unreadable", session=name, error=type(error).__name__))
+        raise NotResumable
+
+    def _check_place(self) -> None:
+        """Raise Full if there is no room for one more conversation and none can be made."""
+        if len(self._conversations) >= self.config.sessions and not self._parked:
+            raise Full(detail="voice.sessions")
 
     def _restore(
         self,
@@ -391,8 +419,13 @@ class SessionRegistry:
         settings = saved.settings
         config = self._adapted(settings.config)
         again = Hello(settings.input, settings.output, config, heard_s=saved.recent.heard_s)
+        account.continue_conversation()
         conversation = self._make(name, again, dialect, address, account)
-        lost = conversation.restore(saved, hello.last_seq, hello.played)
+        try:
+            lost = conversation.restore(saved, hello.last_seq, hello.played)
+        except Exception:
+            self.release(conversation)
+            raise
         self.tokens.adopt(name, hello.resume)
         self._keep_record(conversation, key, fence)
         if conversation.journal is not None:
@@ -419,12 +452,25 @@ class SessionRegistry:
         if conversation.journal is not None:
             self._spawn(conversation.journal.park())
         loop = asyncio.get_running_loop()
-        self._parked[conversation.name] = loop.call_later(self.config.resume_s, self.close, conversation, "left")
+        self._parked[conversation.name] = loop.call_later(self.config.resume_s, self._expire, conversation)
+
+    def _expire(self, conversation: Conversation) -> None:
+        """End a conversation that was not resumed here; another process may go on with it."""
+        if conversation.journal is None:
+            self.close(conversation, "left")
+        else:
+            self._spawn(self._expire_stored(conversation, conversation.journal))
+
+    async def _expire_stored(self, conversation: Conversation, journal: Journal) -> None:
+        outcome = await journal.end()
+        if conversation.writer is None:
+            self.release(conversation, HANDED_OVER if outcome == "other_owner" else "left")
 
     async def _leave_to_store(self, conversation: Conversation) -> None:
         if conversation.journal is not None:
             await conversation.journal.park()
-        self.release(conversation, HANDED_OVER)
+        if conversation.writer is None:  # else a client has come back meanwhile
+            self.release(conversation, HANDED_OVER)
 
     def close(self, conversation: Conversation, reason: str = "done") -> None:
         """End a conversation for good; `reason` is for those that watch."""
@@ -459,9 +505,9 @@ class SessionRegistry:
             if writer is not None:
                 writer.end(KeyRevoked())
             else:
-                self.close(conversation)
+                self.close(conversation, KeyRevoked.code)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, object]) -> None:
         """Run a write that nothing waits for."""
         task = asyncio.create_task(work, name="store write")
         self._tasks.add(task)
@@ -483,7 +529,8 @@ class SessionRegistry:
         while True:
             await asyncio.sleep(limits.STORE_TOUCH_SECONDS)
             journals = [one.journal for one in self._conversations.values() if one.name not in self._parked]
-            await asyncio.gather(*(journal.commit() for journal in journals if journal is not None))
+            commits = [journal.commit() for journal in journals if journal is not None]
+            await asyncio.gather(*commits, return_exceptions=True)
 
     # ---- going down
 

@@ -37,6 +37,10 @@ class Tokens:
         self._names[hashed], self._issued[name] = name, hashed
         return token
 
+    def name_of(self, token: str) -> str | None:
+        """Return the name of a token's conversation and leave the token as it is; None if it is not valid."""
+        return self._names.get(hash_token(token))
+
     def redeem(self, token: str) -> str | None:
         """Return the name of a token's conversation, None if the token is not valid."""
         # Looked up by hash, so that the time it takes reveals nothing about existing tokens.

@@ -53,6 +53,10 @@ class MemoryStore:
         record = self._live(claim.name, claim.now_ms)
         if record is None or claim.token_hash not in token_hashes(record.tokens):
             return None
+        if claim.fence not in (0, record.fence):
+            return None
+        if claim.looks:
+            return ClaimedSession(record.fence, record.tokens, dict(record.parts))
         record.fence = max(record.fence + 1, claim.now_ms)
         record.owner, record.expires_ms = claim.owner, claim.expires_ms
         return ClaimedSession(record.fence, record.tokens, dict(record.parts))

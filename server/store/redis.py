@@ -59,13 +59,14 @@ local tokens, found = held[2] or '', false
 for at = 1, #tokens, {TOKEN_BYTES} do
   if string.sub(tokens, at, at + {HASH_BYTES - 1}) == ARGV[1] then found = true end
 end
-if not found then return false end
+if not found or (ARGV[5] ~= '0' and ARGV[5] ~= held[1]) then return false end
+if ARGV[6] == '1' then return {{held[1], tokens, held[4], held[5], held[6]}} end
 local fence = string.format('%.0f', math.max(tonumber(held[1]) + 1, tonumber(ARGV[3])))
 redis.call('HSET', KEYS[1], 'fence', fence, 'owner', ARGV[2], 'expires', ARGV[4])
 redis.call('PEXPIRE', KEYS[1], tonumber(ARGV[4]) - tonumber(ARGV[3]))
 return {{fence, tokens, held[4], held[5], held[6]}}
 """
-"""ARGV: the token's hash, owner, now, expiry."""
+"""ARGV: the token's hash, owner, now, expiry, the fence that it must have or 0, whether it only looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ class RedisStore:
 
     async def claim(self, claim: SessionClaim) -> ClaimedSession | None:
         """Give a record to another owner; return None if there is none with this token."""
-        arguments = (_key(claim.name), claim.token_hash, claim.owner, claim.now_ms, claim.expires_ms)
+        how = (claim.fence, int(claim.looks))
+        arguments = (_key(claim.name), claim.token_hash, claim.owner, claim.now_ms, claim.expires_ms, *how)
         found = await self._run(_CLAIM, arguments)
         if found is None:
             return None
@@ -147,6 +149,10 @@ class RedisStore:
             batch = [await self._queue.get()]
             while len(batch) < MOST_AT_ONCE and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
+            for waiting in batch[:]:
+                if waiting.script is _CLAIM and waiting.answer.done():  # its caller has given up
+                    batch.remove(waiting)
+                    self._queue.task_done()
             try:
                 async with asyncio.timeout(self._wait_s):
                     answers = await self._send(batch)

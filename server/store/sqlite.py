@@ -60,7 +60,7 @@ class SqliteStore:
     def __init__(self, path: Path, wait_s: float) -> None:
         self._path = path
         self._wait_s = wait_s
-        self._queue: queue.SimpleQueue[tuple[_Work, asyncio.Future[Any]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[_Work, asyncio.Future[Any], bool] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cleaned_ms = 0
@@ -79,7 +79,7 @@ class SqliteStore:
 
     async def claim(self, claim: SessionClaim) -> ClaimedSession | None:
         """Give a record to another owner; return None if there is none with this token."""
-        return await self._run(lambda database: self._claim(database, claim))
+        return await self._run(lambda database: self._claim(database, claim), awaited=True)
 
     async def aclose(self) -> None:
         """Write what waits, and close the file."""
@@ -88,11 +88,12 @@ class SqliteStore:
             self._queue.put(None)
             await asyncio.get_running_loop().run_in_executor(None, thread.join, OPEN_SECONDS)
 
-    async def _run(self, work: Callable[[sqlite3.Connection], _Answer]) -> _Answer:
+    async def _run(self, work: Callable[[sqlite3.Connection], _Answer], *, awaited: bool = False) -> _Answer:
+        """Have the thread do something; what is `awaited` is left out if the caller has given up by then."""
         if self._thread is None:
             raise StoreUnavailable
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-        self._queue.put((work, answer))
+        self._queue.put((work, answer, awaited))
         try:
             async with asyncio.timeout(self._wait_s):
                 return await answer
@@ -120,7 +121,8 @@ class SqliteStore:
         with suppress(queue.Empty):
             while len(waiting) < MOST_AT_ONCE:
                 waiting.append(self._queue.get_nowait())
-        work = [one for one in waiting if one is not None]
+        known = [one for one in waiting if one is not None]
+        work = [(do, future) for do, future, awaited in known if not (awaited and future.done())]
         try:
             database.execute("BEGIN IMMEDIATE")
             answers: list[_Told] = [(future, do(database), None) for do, future in work]
@@ -192,11 +194,14 @@ class SqliteStore:
         ).fetchone()
         if row is None or claim.token_hash not in token_hashes(row[1]):
             return None
-        fence = max(row[0] + 1, claim.now_ms)
-        database.execute(
-            "UPDATE sessions SET fence = ?, owner = ?, expires_ms = ? WHERE name = ?",
-            (fence, claim.owner, claim.expires_ms, claim.name),
-        )
+        if claim.fence not in (0, row[0]):
+            return None
+        fence = row[0] if claim.looks else max(row[0] + 1, claim.now_ms)
+        if not claim.looks:
+            database.execute(
+                "UPDATE sessions SET fence = ?, owner = ?, expires_ms = ? WHERE name = ?",
+                (fence, claim.owner, claim.expires_ms, claim.name),
+            )
         parts = {part: content for part, content in zip(PARTS, row[2:], strict=True) if content is not None}
         return ClaimedSession(fence, row[1], parts)
 

@@ -44,6 +44,8 @@ class SessionClaim:
     owner: str
     now_ms: int
     expires_ms: int
+    fence: int = 0  # the fence that the record must still have; 0: any
+    looks: bool = False  # read the record and change nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,9 @@ class SessionStore(Protocol):
         """
 
     async def claim(self, claim: SessionClaim) -> ClaimedSession | None:
-        """Give a record to another owner; return None if there is none with this token.
+        """Give a record to another owner; return None if there is none with this token, or with another fence.
 
+        A claim whose caller no longer waits is not carried out.
         The new fence is above the old one, and not below the time: it stays the highest even after the store was
         emptied.
         """

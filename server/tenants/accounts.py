@@ -100,6 +100,11 @@ class Account:
         self.check_audio()
         self.conversations += 1
 
+    def continue_conversation(self) -> None:
+        """Count a conversation that another process has begun, or raise TenantFull."""
+        self.check_room()
+        self.conversations += 1
+
     def check_room(self) -> None:
         """Raise TenantFull if this tenant has as many conversations as it may."""
         self._check_key()

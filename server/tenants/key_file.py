@@ -92,9 +92,11 @@ def parse_keys(data: bytes, source: str) -> tuple[KeyRecord, ...]:
     if len(data) > limits.KEY_FILE_BYTES:
         raise ConfigError(f"keys.file: {source} is larger than {limits.KEY_FILE_BYTES} bytes")
     try:
-        records = checked(_KeyFile, msgspec.json.decode(data)).keys
-    except (msgspec.DecodeError, RecursionError) as error:
+        found = msgspec.json.decode(data)
+    except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 too
         raise ConfigError(f"keys.file: {source} is not JSON") from error
+    try:
+        records = checked(_KeyFile, found).keys
     except InvalidValue as error:
         raise ConfigError(f"keys.file: {source}: {error.path or 'the file'} {error.rule}") from error
     names = [record.name for record in records]

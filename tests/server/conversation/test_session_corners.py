@@ -219,6 +219,14 @@ def test_a_turn_that_may_go_on_ends_although_no_more_sound_comes():
     assert len(table.of(SpeechStopped)) == 1
 
 
+def test_a_pause_ends_the_turn_although_the_longest_turn_is_shorter_and_no_more_sound_comes():
+    table = Table(SessionConfig(turns=TurnPolicy(min_wait_s=2.2, max_wait_s=2.2, max_turn_s=2.2)))
+    table.speak("v", 40)
+    table.speak("s", 10)
+    table.wait(3000)
+    assert len(table.of(SpeechStopped)) == 1
+
+
 @pytest.mark.parametrize("config", [PAUSES, SessionConfig()])
 def test_a_microphone_that_goes_mute_after_a_click_lets_the_reply_go_on(config):
     table = Table(config)

@@ -216,10 +216,10 @@ class FailingStore(SqliteStore):
 
     down = False
 
-    async def _run(self, work: Any) -> Any:
+    async def _run(self, work: Any, *, awaited: bool = False) -> Any:
         if self.down:
             raise StoreUnavailable(detail="down")
-        return await super()._run(work)
+        return await super()._run(work, awaited=awaited)
 
 
 @pytest.fixture

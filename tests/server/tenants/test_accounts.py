@@ -181,6 +181,7 @@ def test_the_file_is_private_and_holds_no_key(tmp_path: Path) -> None:
     [
         (b"", "not JSON"),
         (b"[" * 100_000, "not JSON"),
+        (b'{"keys": [], "x": "\xff"}', "not JSON"),
         (b"[]", "must be an object"),
         (b'{"keys": [{"name": "a"}]}', "hash"),
         (b'{"keys": [{"name": "a", "hash": "zz"}]}', "hash"),

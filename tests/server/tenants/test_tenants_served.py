@@ -11,7 +11,7 @@ from peer import MANUAL, Peer, eventually, speech
 from websockets.exceptions import InvalidStatus
 
 from voxlane.server import limits
-from voxlane.server.config import KeysConfig, ServerConfig, StoreConfig
+from voxlane.server.config import KeysConfig, ServerConfig, StoreConfig, VoiceConfig
 from voxlane.server.tenants.key_file import KeyRecord, change_keys, key_hash, new_key
 
 KEYS = {name: new_key() for name in ("acme", "bolt")}
@@ -189,7 +189,9 @@ async def test_a_resume_token_is_of_no_use_to_another_tenant(serving: Any, keys:
         assert await thief.closed() == 4401
         assert thief.seen[-1][2] == "invalid_resume_token"
         assert (await peer.say("hello"))[-1][3] == "done"
-        await peer.bye()
+        again = await Peer.open(server.url, {"key": KEYS["acme"], "resume": peer.ready["token"]})
+        assert again.ready["session"] == peer.ready["session"]
+        await again.bye()
 
 
 async def test_a_stored_conversation_is_of_no_use_to_another_tenant(serving: Any, keys: Any, tmp_path: Path) -> None:
@@ -201,10 +203,39 @@ async def test_a_stored_conversation_is_of_no_use_to_another_tenant(serving: Any
         thief = await Peer.open(new.url)
         await thief.send("hello", {"key": KEYS["bolt"], "resume": peer.ready["token"]})
         assert await thief.closed() == 4401
+        assert (await peer.say("again"))[-1][3] == "done"  # where it runs, it goes on
         again = await Peer.open(new.url, {"key": KEYS["acme"], "resume": peer.ready["token"], "last_seq": 0})
-        assert [message["content"] for message in again.ready["history"]] == ["hello", "hello"]
+        assert [message["content"] for message in again.ready["history"]] == ["hello", "hello", "again", "again"]
         text = (await new.client.get("/metrics", headers=bearer("acme"))).text
         assert 'voxlane_tenant_conversations{tenant="acme"} 1.0' in text
+        await again.bye()
+
+
+async def test_conversations_that_move_count_as_no_new_ones(serving: Any, keys: Any, tmp_path: Path) -> None:
+    store = StoreConfig("sqlite", str(tmp_path / "talk.sqlite"), wait_s=10.0)
+    async with serving(keys=keys(record("acme")), store=store) as old:
+        peers = [await Peer.open(old.url, hello("acme")) for _ in range(3)]
+        for peer in peers:
+            await peer.say("hello")
+        async with serving(keys=keys(record("acme", requests_per_minute=1)), store=store) as new:
+            for peer in peers:
+                again = await Peer.open(new.url, {"key": KEYS["acme"], "resume": peer.ready["token"]})
+                assert len(again.ready["history"]) == 2
+                await again.bye()
+
+
+async def test_an_invented_token_costs_nobody_a_place(serving: Any, tmp_path: Path) -> None:
+    store = StoreConfig("sqlite", str(tmp_path / "talk.sqlite"), wait_s=10.0)
+    async with serving(store=store, voice=VoiceConfig(sessions=1)) as server:
+        peer = await Peer.open(server.url, MANUAL)
+        await peer.say("hello")
+        peer.drop()
+        await eventually(lambda: len(server.service.sessions._parked) == 1)
+        liar = await Peer.open(server.url)
+        await liar.send("hello", {"resume": f"voice-{'0' * 16}.{'A' * 43}"})
+        assert await liar.closed() == 4401
+        again = await Peer.open(server.url, {"resume": peer.ready["token"]})
+        assert len(again.ready["history"]) == 2
         await again.bye()
 
 
