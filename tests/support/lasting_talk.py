@@ -260,6 +260,7 @@ class Talker:
                 self._expect(name == "reply_done" or told.startswith(heard), f"{heard!r} was never told: {told!r}")
                 if name == "interrupted" and self._exact is not None and epoch == self._played[0]:
                     self._expect(heard == self._exact, f"{heard!r} is remembered, {self._exact!r} was heard")
+                self._exact = None  # it was that reply's alone
                 self._heard[epoch] = heard
             case "turn_done":
                 self._ended[fields[0]] += 1
