@@ -284,6 +284,10 @@ def main() -> int:
     _set_up_log()
     link, page, control = (*map(int, sys.argv[1:]), None, None)[:3]
     assert link is not None
+    if control is not None:
+        # Before torch is imported: a fork has none of OpenMP's threads, and would wait for them for ever.
+        # torch's own setting does not reach the ARM Compute Library.
+        os.environ["OMP_NUM_THREADS"] = "1"
     if page is not None:
         progress.show_on(ProgressPage(page))
         os.close(page)
