@@ -21,7 +21,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 TREE = HERE.parent.parent
-MIRROR = "http://deb.debian.org/debian"
+MIRROR_VARIABLE = "VOXLANE_DEBIAN_MIRROR"  # unset: debootstrap's own
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UNSHARED = "VOXLANE_STEPS_UNSHARED"
 READ_ONLY = frozenset({"CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "STOPSIGNAL", "VOLUME"})
@@ -115,7 +115,8 @@ class Build:
         base = self._place / "base"
         if not base.exists():
             suite = release.removesuffix("-slim")
-            subprocess.run(["debootstrap", "--variant=minbase", suite, str(base), MIRROR], check=True)
+            mirror = [os.environ[MIRROR_VARIABLE]] if os.environ.get(MIRROR_VARIABLE) else []
+            subprocess.run(["debootstrap", "--variant=minbase", suite, str(base), *mirror], check=True)
         root = self._place / (name.strip() or "final")
         subprocess.run(["cp", "-a", str(base), str(root)], check=True)
         shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")

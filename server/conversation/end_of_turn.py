@@ -58,7 +58,7 @@ _MOST = 4.0
 """Log-odds beyond this are no better evidence: both estimates err with confidence at times."""
 
 _HALTING, _HALT_FACTOR, _MOST_HALT_S = 2, 1.3, 1.0
-"""A person who has paused so often in a turn searches for words: the next pause may be so much longer than those."""
+"""After so many pauses in a turn the person searches for words: the next pause may be so much longer than those."""
 
 _ENDING_ODDS = {
     SentenceEnding.OPEN: -4.0,

@@ -88,7 +88,7 @@ class HttpMiddleware:
 
     @contextmanager
     def _counted(self, scope: Scope) -> Iterator[None]:
-        """Count a request that a trusted proxy brings: its connections are the proxy's, whoever sends on them."""
+        """Count a request that a trusted proxy brings: its connections are the proxy's, and carry many clients."""
         if not scope.get(FORWARDED):
             yield
             return

@@ -125,7 +125,7 @@ class LabRunner:
         held: list[HeldCall] = []
         try:
             await self._hold_all(held)
-        finally:  # whoever stops a run keeps the calls that were held
+        finally:  # a run that is stopped keeps the calls that were held
             if held:
                 result = await self._judge(held)
                 if out is not None:

@@ -43,7 +43,7 @@ class TurnRecord:
     began_ns: int
     ended_ns: int
     end: RecordEnd
-    last_sound_ns: int | None  # when the person stopped speaking, or typed the turn; None: nobody spoke
+    last_sound_ns: int | None  # when the person stopped speaking, or typed the turn; None: there was no person's turn
     stages: tuple[tuple[str, float], ...]  # milliseconds from the last sound, for the stages that happened
     words: int  # of the person
     reply_words: int  # written by the model, heard or not

@@ -254,6 +254,7 @@ def test_either_side_can_hang_up(call: tuple[House, Phone], line: tuple[House, E
     house.do(lambda: conversation.send(ToolCalled(0, "call", "hang_up", "{}")))
     phone.wait_closed()
     until(lambda: len(house.running.service.sessions) == 0, "the conversation is over")
+    assert conversation.over
 
 
 def test_a_caller_is_transferred(call: tuple[House, Phone]) -> None:

@@ -31,4 +31,5 @@ def test_mutated_inputs(name: str) -> None:
             except Exception as error:
                 raise Undocumented(data, seed, error) from error
         runs += 100
+    assert runs > 0
     print(f"fuzz parser={name} seed={seed} runs={runs}")
