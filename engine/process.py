@@ -14,31 +14,21 @@ import gc
 import json
 import logging
 import os
-import select
 import signal
 import socket
 import sys
 import time
-from collections import deque
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
 
 from voxlane.engine import progress
 from voxlane.engine.api import (
-    FRAGMENT_BYTES,
-    Assembler,
     Configure,
-    FromEngine,
     Loading,
-    Ping,
-    Pong,
     ProgressPage,
-    Shutdown,
     StartFailed,
-    ToEngine,
-    bundle,
 )
+from voxlane.engine.links import Gone, Links
 
 if TYPE_CHECKING:
     from voxlane.engine.build.assemble import Assembly
@@ -57,106 +47,11 @@ ms, which an interruption would wait for, and in the runs we watched none was fo
 SWITCH_S = 2e-4
 """How long a thread that reads prompts or makes voices ready may keep Python to itself while the loop waits for it."""
 
-IDLE_S = 0.5
-"""How often an idle engine shows that it goes on."""
-
-OUTBOX_PACKETS = 4096
-"""Packets kept for a server that is slow to read before the engine waits for it."""
-
-
-class Gone(Exception):
-    """The server closed the socket or told us to stop."""
-
-
-class Link:
-    """The engine's end of the packet socket."""
-
-    def __init__(self, link: socket.socket) -> None:
-        self._socket = link
-        self._assembler = Assembler()
-        self._outbox: deque[bytes] = deque()
-        self._arrivals = select.poll()
-        self._arrivals.register(link, select.POLLIN)
-
-    def send(self, messages: Iterable[FromEngine]) -> None:
-        """Send messages as far as the socket takes them; wait only when very much is queued."""
-        self._outbox.extend(bundle(messages))
-        self._flush(patient=len(self._outbox) > OUTBOX_PACKETS)
-
-    def receive(self, *, wait: bool) -> list[ToEngine]:
-        """Return the commands that are there; with `wait`, at least one."""
-        progress.advance()
-        commands: list[ToEngine] = []
-        while True:
-            if wait and not commands:
-                self.wait()
-            self._flush(patient=False)
-            try:
-                packet = self._socket.recv(FRAGMENT_BYTES, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                if wait and not commands:
-                    continue
-                return commands
-            except OSError as error:
-                raise Gone from error
-            if not packet:
-                raise Gone
-            message = self._assembler.feed(packet)
-            if isinstance(message, Shutdown):
-                raise Gone
-            if isinstance(message, Ping):  # answered here: reading it shows that the loop runs
-                self.send([Pong()])
-            elif message is not None:
-                commands.append(message)  # type: ignore[arg-type]  # the server sends ToEngine only
-
-    def close(self) -> None:
-        """Let the server know that there will be no more."""
-        self._socket.close()
-
-    def give(self) -> socket.socket:
-        """Return the socket, for another link; this one is not used any more."""
-        return self._socket
-
-    def waiting(self) -> bool:
-        """Return whether something has come."""
-        return bool(self._arrivals.poll(0))
-
-    def wait(self) -> None:
-        """Wait until something has come; meanwhile send what is queued."""
-        # poll, not select: a busy server hands us a descriptor beyond select's 1,024.
-        poll = select.poll()
-        while True:
-            self._flush(patient=False)
-            poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._outbox else 0))
-            if any(event & ~select.POLLOUT for _, event in poll.poll(IDLE_S * 1e3)):
-                return
-            progress.advance()
-
-    def _flush(self, *, patient: bool) -> None:
-        while self._outbox:
-            try:
-                self._socket.send(self._outbox[0], socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                if not patient:
-                    return
-                self._wait_writable()
-                continue
-            except OSError as error:
-                raise Gone from error
-            self._outbox.popleft()
-
-    def _wait_writable(self) -> None:
-        """Wait a moment for a server that is slow to read: that is no hang of this thread."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLOUT)
-        poll.poll(IDLE_S * 1e3)
-        progress.advance()
-
 
 class _Progress:
     """Sends start-up progress, but no more often than a person can see it move."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Links) -> None:
         self._link = link
         self._last = ("", 0.0)
 
@@ -184,7 +79,7 @@ class Garbage:
             self._tidied_s = time.monotonic()
 
 
-def serve(link: Link, control: socket.socket | None = None) -> int:
+def serve(link: Links, control: socket.socket | None = None) -> int:
     """Load what the first message asks for, then step while there is work; return the exit status.
 
     With `control`, this process may become a template: then its forks step, and it returns when the server has gone.
@@ -221,7 +116,7 @@ def _be_fork(own: socket.socket, assembly: Assembly, garbage: Garbage) -> NoRetu
     status = 1
     try:
         assembly.wake()
-        status = _run(Link(own), assembly, garbage)
+        status = _run(Links(own), assembly, garbage)
     except Gone:
         status = 0
     except BaseException:
@@ -231,7 +126,7 @@ def _be_fork(own: socket.socket, assembly: Assembly, garbage: Garbage) -> NoRetu
         os._exit(status)
 
 
-def _run(link: Link, assembly: Assembly, garbage: Garbage) -> int:
+def _run(link: Links, assembly: Assembly, garbage: Garbage) -> int:
     """Step while there is work; return the exit status."""
     from voxlane.engine.kernels import native
     from voxlane.engine.runners.cuda.device import DeviceLost
@@ -295,7 +190,7 @@ def main() -> int:
         connection = sockets.enter_context(socket.socket(fileno=link))
         asking = sockets.enter_context(socket.socket(fileno=control)) if control is not None else None
         try:
-            return serve(Link(connection), asking)
+            return serve(Links(connection), asking)
         except Gone:
             return 0
 

@@ -12,6 +12,7 @@ from voxlane.engine.api.codec import UndecodableMessage, decode, encode
 from voxlane.engine.api.forks import FORK, Forked, decode_forked, encode_forked
 from voxlane.engine.api.messages import (
     Append,
+    Attach,
     Cancel,
     Configure,
     EndInput,
@@ -43,6 +44,7 @@ from voxlane.engine.api.messages import (
     Words,
 )
 from voxlane.engine.api.packets import (
+    ATTACHED,
     BUNDLE,
     FRAGMENT_BYTES,
     MAX_MESSAGE_BYTES,

@@ -128,6 +128,10 @@ class ForgetVoice(_Message, frozen=True):
     name: str
 
 
+class Attach(_Message, frozen=True):
+    """Serve another server process: the packet after this one is ATTACHED, with the descriptor of its link."""
+
+
 class Ping(_Message, frozen=True):
     """Answer with Pong as soon as commands are read."""
 
@@ -176,6 +180,7 @@ class Ready(_Message, frozen=True):
     asr_missed: str = ""  # why a better model that listens could not be fetched; "": none was missed
     sampling: SamplingDefaults = SamplingDefaults()  # of the chat model
     adapter: str = ""  # the adapter merged into the chat model; "": none
+    asr_translates: bool = False  # whether ListenParams.translate is followed
 
 
 class StartFailed(_Message, frozen=True):
@@ -300,6 +305,9 @@ class StepStats(_Message, frozen=True):
     blocks_used: int
     preemptions: int
     lane_wait_s: float  # longest wait of a critical request for its first step
+    interval_s: float = 0.0  # time since the last StepStats; 0: not told
+    pressing_s: float = 0.0  # the part of busy_s in steps with a request above normal priority
+    blocks_available: float = 1.0  # the share of blocks that are free or only cached, of the model with the least
 
 
 class Pong(_Message, frozen=True):
@@ -317,6 +325,7 @@ ToEngine = (
     | Rewind
     | KeepVoice
     | ForgetVoice
+    | Attach
     | Ping
     | Shutdown
 )

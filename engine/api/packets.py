@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from voxlane.engine.api.codec import UndecodableMessage, decode, decode_several, encode
-from voxlane.engine.api.messages import Message, Text
+from voxlane.engine.api.messages import Append, Message, Text
 
 FRAGMENT_BYTES = 64 * 1024
 """Largest packet on the socket. A SEQPACKET message must fit the kernel's send buffer (208 KiB by default)."""
@@ -19,12 +19,12 @@ BUNDLE = 64
 
 
 def bundle(messages: Iterable[Message]) -> list[bytes]:
-    """Return packets with messages in their order; pieces of text, which a step brings by the hundred, share theirs."""
+    """Return packets with messages in their order; the frequent ones, text and sound, share theirs."""
     packets: list[bytes] = []
-    for is_text, group in itertools.groupby(messages, key=lambda message: type(message) is Text):
+    for shares, group in itertools.groupby(messages, key=lambda message: type(message) in (Text, Append)):
         several = list(group)
-        for start in range(0, len(several), BUNDLE if is_text else 1):
-            packets += _share(several[start : start + BUNDLE] if is_text else [several[start]])
+        for start in range(0, len(several), BUNDLE if shares else 1):
+            packets += _share(several[start : start + BUNDLE] if shares else [several[start]])
     return packets
 
 
@@ -37,6 +37,9 @@ def _share(messages: Sequence[Message]) -> list[bytes]:
 
 
 _SEVERAL = b"\x02"
+
+ATTACHED = b"\x03"
+"""The packet that carries the descriptor of another link; it follows an Attach."""
 
 
 def fragments(data: bytes) -> list[bytes]:

@@ -282,6 +282,7 @@ class ListenParams(Value, frozen=True):
     partials: bool = True  # send the transcript so far while audio still comes
     word_times: bool = False
     hot_words: tuple[str, ...] = ()  # names and rare words to expect, the most important first; Whisper only
+    translate: bool = False  # write in English what is said in another language, if Ready.asr_translates
 
 
 class SpeakParams(Value, frozen=True):

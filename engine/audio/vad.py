@@ -25,6 +25,12 @@ class VoiceDetector(Protocol):
     def expect(self, ear: VadStream) -> None:
         """Note that a stream has a frame to run."""
 
+    def hurry(self) -> None:
+        """Start the next batch as soon as the device is free."""
+
+    def leave(self, ear: VadStream) -> None:
+        """Forget a stream."""
+
     def attend(self) -> None:
         """Take the probabilities that are ready, and start the next batch if there is one."""
 
@@ -55,11 +61,28 @@ class VadStream:
         if whole:
             self._ears.expect(self)
 
+    def hurry(self) -> None:
+        """Have the frames run as soon as the device is free: a person waits for the words."""
+        if self.frames:
+            self._ears.hurry()
+
+    def close(self) -> None:
+        """Drop what was not run."""
+        self.frames.clear()
+        self._ears.leave(self)
+
+    @property
+    def silent(self) -> bool:
+        """Whether frames have no answer yet, not even the first of them."""
+        if self.known or not (self.frames or self.listening):
+            return False
+        self._ears.attend()
+        return not self.known
+
     @property
     def ready_samples(self) -> int:
         """Return how many of the expected samples have their probabilities ready."""
-        self._ears.attend()
-        if not self.known and (self.frames or self.listening):
+        if self.silent:
             return 0
         certain = (self._heard // FRAME_SAMPLES + len(self.known) + 1) * FRAME_SAMPLES - 1
         return min(certain, self._expected) - self._heard

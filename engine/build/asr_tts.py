@@ -77,7 +77,11 @@ def listening_part(config: EngineConfig, device: torch.device, progress: Progres
         _listening_engine(config, model, cache, device, progress),
         # A GPU serves so many streams that their voice activity detection would keep the host busy.
         TranscribeJobFactory(model, resources.pool, Voicing if device.type == "cpu" else _device_ears(device).open),
-        {"asr_model": config.asr_model, "asr_languages": model.languages},
+        {
+            "asr_model": config.asr_model,
+            "asr_languages": model.languages,
+            "asr_translates": model.tasks is not None,
+        },
     )
     progress("warming up", 0.0)
     rehearse("asr", part, [_clip(model, resources.pool, seconds) for seconds in WARM_UP_CLIPS_S], WARM_UP_STEPS)

@@ -22,7 +22,15 @@ from voxlane.engine.build.defaults import pages_of, settle_adapter, weights_of
 from voxlane.engine.build.device import choose_device, describe, device_cache, make_runner, settle_for, trial
 from voxlane.engine.build.listener_choice import choose_listener
 from voxlane.engine.build.model_choice import choose_model
-from voxlane.engine.build.model_part import ModelPart, Progress, build_resources, check_task, make_cache, rehearse
+from voxlane.engine.build.model_part import (
+    ModelPart,
+    Progress,
+    build_resources,
+    check_models,
+    check_task,
+    make_cache,
+    rehearse,
+)
 from voxlane.engine.errors import EngineConfigError
 from voxlane.engine.jobs.admission import Intake
 from voxlane.engine.jobs.chat import ChatJobFactory
@@ -118,6 +126,7 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
     """Load the models and build the engine around them, or raise ModelError with one line for a person."""
     if not (config.model or config.asr_model or config.tts_model):
         raise EngineConfigError("engine.model, engine.asr_model and engine.tts_model are all empty: nothing to run")
+    check_models(config)
     stages = _Stages(progress)
     use_threads(config.threads)
     device = choose_device(config)

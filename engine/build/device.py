@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from voxlane.codecs.extras import install_command
 from voxlane.engine.api import EngineConfig
 from voxlane.engine.build.defaults import pages_of, settle, weights_of
 from voxlane.engine.build.model_part import MEBIBYTE, Progress
@@ -34,7 +35,7 @@ def without_cuda() -> str:
     if torch.version.cuda is None:  # ROCm's torch uses the name cuda too
         return "torch was built for another kind of GPU than CUDA's"
     if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed (pip install -e '.[gpu]')"
+        return f"Triton is not installed ({install_command('gpu')})"
     found = torch.cuda.get_device_capability()
     if found < LEAST_CAPABILITY:
         needed = ".".join(map(str, LEAST_CAPABILITY))

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import torch
 
-from voxlane.engine.api import EngineConfig
-from voxlane.engine.errors import EngineConfigError
+from voxlane.engine.api import AUTO_MODEL, EngineConfig
+from voxlane.engine.errors import EngineConfigError, StoreError
 from voxlane.engine.jobs.factory import Cloning, JobFactory
 from voxlane.engine.loop.execution import Engine, observe
 from voxlane.engine.memory.blocks import BlockPool
@@ -30,6 +30,9 @@ Progress = Callable[[str, float], None]
 MEBIBYTE = 1 << 20
 
 CPU = torch.device("cpu")
+
+MODEL_KEYS = {"model": "chat", "asr_model": "asr", "tts_model": "tts"}
+"""The configuration's keys that name a model, and the task of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,19 @@ def check_task(key: str, name: str, task: str) -> None:
         raise EngineConfigError(
             f"engine.{key}: {name} is a model for {found}; `voxlane models list` shows those for {task}"
         )
+
+
+def check_models(config: EngineConfig) -> None:
+    """Raise EngineConfigError if one of the models does not exist or is for another task; nothing is loaded for it."""
+    for key, task in MODEL_KEYS.items():
+        name = getattr(config, key)
+        if name in ("", AUTO_MODEL):
+            continue
+        try:
+            store.check_name(name)
+        except StoreError as error:
+            raise EngineConfigError(f"engine.{key}: {error}") from error
+        check_task(key, name, task)
 
 
 def make_cache(

@@ -65,11 +65,13 @@ class TextCodec(Protocol):
     def result_starts(self) -> frozenset[int]:
         """The tokens that begin a reply in which an invented result of a tool comes first."""
 
-    def encode_chat(self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool], begin: str) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool], begin: str, tenant: str
+    ) -> list[int]:
         """Return the tokens of a conversation; the assistant's reply starts with `begin`."""
 
     def encode_open(
-        self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool]
+        self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool], tenant: str
     ) -> tuple[list[int], frozenset[int]]:
         """Return the tokens of a conversation whose last message is unfinished, and the tokens that would end it."""
 
@@ -171,9 +173,9 @@ class Intake:
         try:
             if submit.task == "chat":
                 begin = self._tokenizer.call_style.opening if must_call(submit) else ""
-                tokens = self._tokenizer.encode_chat(submit.messages, tools=tools, begin=begin)
+                tokens = self._tokenizer.encode_chat(submit.messages, tools=tools, begin=begin, tenant=submit.tenant)
             elif submit.task == "probe":
-                tokens, ends = self._tokenizer.encode_open(submit.messages, tools=tools)
+                tokens, ends = self._tokenizer.encode_open(submit.messages, tools=tools, tenant=submit.tenant)
             else:
                 tokens = self._tokenizer.encode(submit.text, add_bos=True)
         except ValueError as error:  # a template may refuse an order of roles

@@ -61,6 +61,14 @@ class Job:
         """Whether `work` has something to do now, or will have without another command: the engine may not sleep."""
         return self.wants_work or self.awaited is not None
 
+    @property
+    def restless(self) -> bool:
+        """Whether `work` may get something to do without a command or an outcome for this very job.
+
+        The core asks only restless jobs whether they want to work: most of hundreds only wait.
+        """
+        return self.unfinished
+
     def open(self, now: float) -> Change:
         """Begin."""
         return Change()

@@ -131,6 +131,11 @@ class SpeakCodecJob(SpeechJob):
             return False
         return bool(self._queue) or (self._ended and not self._closed) or self._facts.slots.serves(self)
 
+    @property
+    def restless(self) -> bool:
+        """Whether it speaks: then another stream may take its state row, or leave it one."""
+        return not self.paused
+
     def open(self, now: float) -> Change:
         """Begin."""
         return Change(begin=[self._request])

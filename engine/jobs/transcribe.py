@@ -6,6 +6,7 @@ before stale.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -68,6 +69,7 @@ class SpellingModel(Protocol):
     long_segments: bool  # it hears better what is cut into fewer and longer clips
     short_windows: bool  # it encodes less than it was trained with, except of clips of `max_samples`
     inline: bool  # a clip's encoder states lie among the tokens
+    tasks: tuple[int, int] | None  # the prompt's tokens for transcribing and for translating; None: it cannot translate
     nobody: int  # the token that it writes instead of a language where there is no speech; -1: it has none
     max_samples: int
     context_tokens: int
@@ -119,6 +121,8 @@ class TranscribeJobFactory:
         language = submit.listen.language
         if language and language not in self._model.languages:
             raise Refusal("bad_request", f"this model does not know the language {language[:20]!r}")
+        if submit.listen.translate and self._model.tasks is None:
+            raise Refusal("bad_request", "this model does not translate")
         detector = self._voicing()
         listener = Transcriber(
             detector,
@@ -152,9 +156,8 @@ class TranscribeJob(Job):
         self._language = submit.listen.language or ("" if model.detects_language else model.languages[0])
         self._expecting = model.expecting(submit.listen.hot_words)
         self._guess = ""  # the language that the current look detected; kept once a segment has words
-        self._unheard = bytearray()  # audio that has not gone to the listener
+        self._unheard = SampleQueue()  # audio that has not gone to the listener
         self._ear = ear
-        self._expected = 0  # bytes of `_unheard` that the detector has got
         self._ended = False  # no more input will come
         self._told = False  # the listener knows that the input has ended
         self._look: DecodeRequest | None = None  # under way
@@ -175,43 +178,49 @@ class TranscribeJob(Job):
     @property
     def unfinished(self) -> bool:
         """Return whether a whole frame waits, or the listener must be told of the end."""
-        whole = self._total % FRAME_SAMPLES + len(self._unheard) // SAMPLE_BYTES >= FRAME_SAMPLES
+        whole = self._total % FRAME_SAMPLES + self._unheard.samples >= FRAME_SAMPLES
         return not self.paused and (whole or (self._ended and not self._told))
 
     @property
     def wants_work(self) -> bool:
         """Return whether the job is unfinished and the detector has its answer."""
+        if self._ear is not None and self._ear.silent:  # the usual case, asked again and again
+            return False
         if not self.unfinished:
             return False
-        return self._ear is None or len(self._unheard) < SAMPLE_BYTES or self._ear.ready_samples > 0
+        return self._ear is None or not self._unheard.samples or self._ear.ready_samples > 0
 
     def append(self, more: Append, now: float) -> Change:
         """Take more audio."""
         if self._ended:
             return Change()
-        self._unheard += more.audio
-        self._expect()
-        waiting = len(self._unheard) // SAMPLE_BYTES + self._total - self._listener.heard
+        samples = self._unheard.add(more.audio)
+        if self._ear is not None:
+            self._ear.expect(samples)
+        waiting = self._unheard.samples + self._total - self._listener.heard
         return Change(end="failed" if waiting > MAX_UNHEARD_S * LISTEN_RATE else None)
 
     def end_input(self, now: float) -> Change:
         """Take the end of the audio."""
         self._ended = True
-        self._expect()
+        if self._ear is not None:
+            self._ear.hurry()
         return Change()
+
+    def close(self) -> None:
+        """Let the detector forget the stream."""
+        if self._ear is not None:
+            self._ear.close()
 
     def work(self, now: float) -> Change:
         """Pass a little of the waiting audio to the listener, and begin a look if one is due."""
         change = Change()
         most = WORK_SAMPLES if self._ear is None else min(WORK_SAMPLES, self._ear.ready_samples)
-        size = min(len(self._unheard) // SAMPLE_BYTES, most) * SAMPLE_BYTES
-        if size:
-            samples = _floats(self._unheard[:size])
-            del self._unheard[:size]
-            self._expected = max(0, self._expected - size)
+        samples = self._unheard.take(most)
+        if len(samples):
             self._total += len(samples)
             self._listener.hear(samples)
-        if self._ended and len(self._unheard) < SAMPLE_BYTES and not self._told:
+        if self._ended and not self._unheard.samples and not self._told:
             self._told = True
             self._listener.end()
             self._abandon(change)
@@ -258,15 +267,6 @@ class TranscribeJob(Job):
             audio_s=self._total / LISTEN_RATE,
         )
 
-    def _expect(self) -> None:
-        """Give the detector new audio: whole frames, because each call takes time; at the end also the rest."""
-        if self._ear is None:
-            return
-        size = SAMPLE_BYTES if self._ended else FRAME_SAMPLES * SAMPLE_BYTES
-        before, self._expected = self._expected, len(self._unheard) - (len(self._unheard) - self._expected) % size
-        if self._expected > before:
-            self._ear.expect(_floats(self._unheard[before : self._expected]))
-
     # ---- looks
 
     def _go_on(self, change: Change, now: float) -> None:
@@ -299,7 +299,7 @@ class TranscribeJob(Job):
         # A detected language is kept while settled tokens depend on it; otherwise the look detects it again.
         language = self._language or (self._guess if look.forced else "")
         states = self._model.states(len(clip))
-        prompt = [*self._expecting, *self._model.prompt_tokens(language, states)]
+        prompt = [*self._expecting, *self._tasked(self._model.prompt_tokens(language, states))]
         start, logprobs = self._before
         self._logprobs = logprobs[: len(look.forced)] if start == look.start else []
         self._looks += 1
@@ -328,11 +328,18 @@ class TranscribeJob(Job):
             drafts=list(look.drafts) if language else [],
         )
 
+    def _tasked(self, prompt: list[int]) -> list[int]:
+        """Return a prompt, or its part after the language, with the token of the task that was asked for."""
+        if not self.submit.listen.translate or self._model.tasks is None:
+            return prompt
+        transcribe, translate = self._model.tasks
+        return [translate if token == transcribe else token for token in prompt]
+
     def _name_language(self, request: Request, token: int) -> None:
         self._guess = self._model.language_of(token)
         if token == self._model.nobody:
             self._no_speech = 1.0
-        request.tokens += [token, *self._model.after_language(token)]
+        request.tokens += [token, *self._tasked(self._model.after_language(token))]
         request.prompt_tokens = len(request.tokens)
         transcription_of(request).detects_language = False
 
@@ -408,6 +415,34 @@ def _policy_of(model: SpellingModel) -> ListenPolicy:
     return LONG_POLICY if model.long_segments else DEFAULT_POLICY
 
 
-def _floats(pcm: bytearray) -> NDArray[np.float32]:
-    samples: NDArray[np.float32] = np.multiply(np.frombuffer(pcm, "<i2"), 1 / 32768, dtype=np.float32)
-    return samples
+class SampleQueue:
+    """Samples in the order they came; bytes become numbers once."""
+
+    def __init__(self) -> None:
+        self.samples = 0  # how many wait
+        self._pieces: deque[NDArray[np.float32]] = deque()
+        self._odd = b""  # the first byte of a sample
+
+    def add(self, pcm: bytes) -> NDArray[np.float32]:
+        """Take 16-bit samples, cut anywhere; return those that are complete now, -1 to 1."""
+        pcm = self._odd + pcm if self._odd else pcm
+        count = len(pcm) // SAMPLE_BYTES
+        self._odd = pcm[count * SAMPLE_BYTES :]
+        samples: NDArray[np.float32] = np.multiply(np.frombuffer(pcm, "<i2", count), 1 / 32768, dtype=np.float32)
+        if count:
+            self._pieces.append(samples)
+            self.samples += count
+        return samples
+
+    def take(self, most: int) -> NDArray[np.float32]:
+        """Return and forget the first samples, up to `most`."""
+        count = min(most, self.samples)
+        taken, left = [], count
+        while left:
+            piece = self._pieces.popleft()
+            if len(piece) > left:
+                self._pieces.appendleft(piece[left:])
+            taken.append(piece[:left])
+            left -= len(taken[-1])
+        self.samples -= count
+        return taken[0] if len(taken) == 1 else np.concatenate([np.zeros(0, np.float32), *taken])

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from voxlane.engine.api import (
+    Append,
     Cancel,
     ForgetVoice,
     KeepVoice,
@@ -98,6 +99,16 @@ class CommandQueue:
                 self._lines.setdefault(name, deque()).append(entry)
             self._note_cheap(entry)
 
+    def lets_pass(self, command: Append) -> bool:
+        """Return whether no command waits that is about the same request or its session."""
+        if not self._waiting:
+            return True
+        request_id = command.request_id
+        if ("request", request_id) in self._lines:
+            return False
+        session = self._session_of(request_id)
+        return not session or ("session", session) not in self._lines
+
     def next(self) -> ToEngine:
         """Take the first command."""
         return self._take(next(iter(self._waiting.values())))
@@ -153,6 +164,11 @@ class CommandQueue:
         """Note what kind of command has come; it is not in its lines yet."""
         command, number = entry.command, entry.number
         self._waiting[number] = entry
+        if type(command) is Append:  # nearly all of them: sound
+            line = self._lines.get(("request", command.request_id))
+            if line and line[-1].number in self._critical:
+                self._critical[number] = entry
+            return
         if _asks_for_a_voice(command) or isinstance(command, _RENAMES):
             self._voiced[number] = entry
         if isinstance(command, Pause):
@@ -177,8 +193,10 @@ class CommandQueue:
     def _take(self, entry: _Entry) -> ToEngine:
         """Take an entry out, which is the first in all its lines."""
         number, command, lines = entry.number, entry.command, self._lines
-        for entries in (self._waiting, self._voiced, self._pauses, self._critical):
-            entries.pop(number, None)
+        del self._waiting[number]
+        for entries in (self._voiced, self._pauses, self._critical):
+            if entries:
+                entries.pop(number, None)
         for stops, parked in self._parked.pop(number, ()):
             heapq.heappush(stops, (parked.number, parked))
         for name in entry.about:

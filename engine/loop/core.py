@@ -90,7 +90,7 @@ class Core:
     def busy(self) -> bool:
         """Whether a step is under way, or would do anything."""
         ready = bool(self._running_steps) or self._lane.busy or self.scheduler.ready()
-        return ready or len(self._preemption) > 0 or any(job.unfinished for job in self._jobs.jobs.values())
+        return ready or len(self._preemption) > 0 or self._jobs.unfinished
 
     def handle(self, commands: Iterable[ToEngine]) -> list[FromEngine]:
         """Apply commands in order; return the messages they lead to at once. All are in force at the next step.
@@ -152,11 +152,13 @@ class Core:
                 self._begin_step(group)
         if self._running_steps or self._lane.busy or self.scheduler.ready():
             return
-        if awaited := [job.awaited for job in self._jobs.jobs.values() if job.awaited is not None]:
+        if awaited := self._jobs.awaited():
             wait(awaited, REST_S, FIRST_COMPLETED)
 
     def _begin_step(self, group: StepGroup) -> None:
         """Begin a step if there is anything to do; on the host, run all of it."""
+        if group.next_plan is None and not self.scheduler.ready(group.models):
+            return
         self._preemption.apply_urgent()
         if group.next_plan is not None and (self._yields_to_lane(group) or self._launch_next(group)):
             return
@@ -276,7 +278,7 @@ class Core:
         in any case.
         """
         self._round += 1
-        wanting = [job for job in self._jobs.jobs.values() if job.wants_work]
+        wanting = self._jobs.wanting_work()
         steps, yields = self._running_steps, self._lane.holding
         due = -(-len(wanting) // WORK_ROUNDS) if steps or yields else len(wanting)
         ordered = sorted(wanting, key=lambda job: (-job.submit.priority, job.worked))
@@ -317,6 +319,8 @@ class Core:
 
     def _serve_lane(self) -> None:
         """Deliver the prompts that were read beside the steps, and launch those that wait."""
+        if not self._lane.busy:
+            return
         while (step := self._lane.ended()) is not None:
             for row in step.plan.rows:
                 if row.request.state is RequestState.CONCURRENT:
@@ -338,4 +342,4 @@ class Core:
 
     @property
     def _running_steps(self) -> list[RunningStep]:
-        return [group.running_step for group in self._groups if group.running_step is not None]
+        return [step for group in self._groups if (step := group.running_step) is not None]

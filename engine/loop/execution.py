@@ -141,10 +141,10 @@ class Engines:
 
     def done(self, step: RunningStep) -> bool:
         """Return whether there is nothing to wait for, as far as the engines can say."""
-        return all(
-            self._attempt(step, model, self._engines[model].done, ticket) is not False
-            for model, ticket in list(step.tickets.items())
-        )
+        for model, ticket in tuple(step.tickets.items()):
+            if self._attempt(step, model, self._engines[model].done, ticket) is False:
+                return False
+        return True
 
     def wait(self, step: RunningStep) -> None:
         """Wait for a step on every model, unless that was done."""

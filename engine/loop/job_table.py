@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any
 
 from voxlane.engine.api import (
     Append,
@@ -32,6 +34,10 @@ NO_STATS = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
 """The figures of a request that was never opened."""
 
 
+TIDIED_EVERY = 8
+"""Every so often, jobs that are not restless any more leave: to find out takes as long as to ask them all."""
+
+
 class JobTable:
     """The jobs of one engine."""
 
@@ -51,6 +57,9 @@ class JobTable:
         self.jobs: dict[str, Job] = {}
         # The job of each request the scheduler holds, by the request's id; a job may have several.
         self._owner: dict[str, Job] = {}
+        # The jobs that may want to work: each enters with every event of its own, and leaves when it is not restless.
+        self._restless: dict[Job, None] = {}
+        self._asked = 0  # how often all of them were asked
         self._opened = 0
         # Whether a job began, went on or ended since Core.idle looked last.
         self.touched = True
@@ -63,6 +72,26 @@ class JobTable:
         """Return the session of a job, "" if there is no such job."""
         job = self.jobs.get(request_id)
         return "" if job is None else job.submit.session
+
+    def wanting_work(self) -> list[Job]:
+        """Return the jobs that want to work now."""
+        wanting, self._asked = [], self._asked + 1
+        tidies = self._asked % TIDIED_EVERY == 0
+        for job in list(self._restless) if tidies else self._restless:
+            if job.wants_work:
+                wanting.append(job)
+            elif tidies and not job.restless:
+                del self._restless[job]
+        return wanting
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a job has something to do without another command."""
+        return any(job.unfinished for job in self._restless)
+
+    def awaited(self) -> list[Future[Any]]:
+        """Return what jobs wait for that other threads make."""
+        return [job.awaited for job in self._restless if job.awaited is not None]
 
     # ---- commands
 
@@ -105,6 +134,7 @@ class JobTable:
         if job is None:
             return
         job.paused = False
+        self._restless[job] = None
         for request in job.requests.values():
             if request.state is RequestState.PAUSED:
                 self._telemetry.resumed(request, now)
@@ -115,10 +145,11 @@ class JobTable:
     def apply(self, job: Job, change: Change, now: float) -> list[FromEngine]:
         """Apply the change that an event made to a job; return the messages."""
         if change.refusal is not None:
-            del self.jobs[job.submit.request_id]
+            self._leave(job)
             return [Refused(job.submit.request_id, job.submit.epoch, change.refusal.code, change.refusal.detail)]
         if change.end is not None:
             return [*change.messages, self._end(job, change.end, now)]
+        self._restless[job] = None
         for request in change.drop:
             self._forget(job, request)
         for request in change.begin:
@@ -153,9 +184,13 @@ class JobTable:
         job.close()
         for request in list(job.requests.values()):
             self._forget(job, request)
-        del self.jobs[job.submit.request_id]
+        self._leave(job)
         self.touched = True
         return Finished(job.submit.request_id, job.submit.epoch, reason, stats)
+
+    def _leave(self, job: Job) -> None:
+        del self.jobs[job.submit.request_id]
+        self._restless.pop(job, None)
 
     def _forget(self, job: Job, request: Request) -> None:
         self._lane.leave(request)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from voxlane.engine.api import ForgetVoice, FromEngine, KeepVoice, Submit, ToEngine
+from voxlane.engine.api import Append, ForgetVoice, FromEngine, KeepVoice, Submit, ToEngine
 from voxlane.engine.loop.command_queue import CommandQueue, Receive
 from voxlane.engine.loop.delivery import Outbox
 
@@ -78,13 +78,13 @@ class Preemption:
     def apply_urgent(self) -> None:
         """Poll: read the socket, apply the commands that cannot wait, and serve the critical lane."""
         begin = self._clock()
-        self._commands.add(self._receive())
+        self._read()
         in_time = True
-        while (command := self._commands.urgent(prompts=in_time)) is not None:
+        while len(self._commands) and (command := self._commands.urgent(prompts=in_time)) is not None:
             self._outbox.hurry(self._apply(command))
             if isinstance(command, _SLOW):
                 in_time = self._clock() - begin <= PROMPTS_BUDGET_S
-                self._commands.add(self._receive())
+                self._read()
         self._serve_lane()
         self._polled_s = self._clock()
 
@@ -126,6 +126,16 @@ class Preemption:
         if self._commands.changes_batch:
             self._apply_cheap(self._clock())
         return not self._commands.changes_batch
+
+    def _read(self) -> None:
+        """Read the socket. Input that no other command has to go before is applied at once: most commands are sound."""
+        applied = 0
+        for command in self._receive():
+            if type(command) is Append and applied < COMMANDS_PER_POLL and self._commands.lets_pass(command):
+                applied += 1
+                self._outbox.add(self._apply(command))
+            else:
+                self._commands.add((command,))
 
     def _apply_cheap(self, begin: float) -> None:
         while self._clock() - begin <= DRAIN_BUDGET_S and (commands := self._commands.cheap(COMMANDS_PER_POLL)):

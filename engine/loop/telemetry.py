@@ -26,6 +26,7 @@ class Meter:
         self.steps = 0
         self._rows = 0
         self._busy_s = 0.0
+        self._pressing_s = 0.0
         self._longest_s = 0.0
         self._phases = dict.fromkeys(("schedule", "move", "forward", "sample"), 0.0)
         self._proposed = 0
@@ -48,6 +49,8 @@ class Meter:
             if kind in self._phases:
                 self._phases[kind] += end - begin
         self._busy_s += seconds
+        if any(row.request.priority > Priority.NORMAL for row in plan.rows):
+            self._pressing_s += seconds
         self._longest_s = max(self._longest_s, seconds)
         self._prefill += plan.prefill_tokens
         self._decode += sum(1 for row in plan.rows if row.count == 1 and not row.request.unit)
@@ -85,6 +88,9 @@ class Meter:
             blocks_used=sum(pool.used for pool in pools),
             preemptions=self._preempted,
             lane_wait_s=self.lane_wait_s,
+            interval_s=now - self._since,
+            pressing_s=self._pressing_s,
+            blocks_available=min((1 - pool.used / pool.num_blocks for pool in pools if pool.num_blocks), default=1.0),
         )
         self._since = now
         self._clear()

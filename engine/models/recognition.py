@@ -52,6 +52,8 @@ class SpeechModel:
     alignment_heads: tuple[tuple[int, int], ...]  # (layer, head) pairs that attend to where a word sounds
     languages: tuple[str, ...] = ("en",)
     detects_language = False
+    # The tokens of a prompt that ask to transcribe and to translate into English; None: it cannot translate.
+    tasks: tuple[int, int] | None = None
     nobody = -1  # the token written for a clip without speech; -1: there is none
     tells_silence = False
     restrictions: Tensor | None = None  # [3, vocab]: added to logits; -inf where a token must not be chosen

@@ -122,6 +122,11 @@ class WhisperConfig:
         """Whether it knows more than English."""
         return self.vocab_size > _ENGLISH_VOCABULARY
 
+    @property
+    def translates(self) -> bool:
+        """Whether it was trained to translate into English: those whose decoder was cut down, as turbo's, were not."""
+        return self.multilingual and self.decoder_layers == self.encoder_layers
+
     @classmethod
     def from_dict(cls, values: dict[str, object]) -> WhisperConfig:
         """Read Hugging Face's config.json, generation_config.json's keys among it, or raise ModelConfigError."""
@@ -216,6 +221,8 @@ class Whisper(EncoderDecoder):
             self._languages = _language_names(self.tokens, spelling)
             self.languages = tuple(self._languages.values())
             self.detects_language = bool(self.languages)
+            if config.translates:
+                self.tasks = (self.tokens.transcribe, self.tokens.translate)
         self.restrictions = _restrictions(config, self.tokens).to(self.device)
         self._convolutions = convolutions
         self._encoder_positions = encoder_positions

@@ -21,7 +21,7 @@ FORGETTING = 0.98
 FORMATIVE_STEPS = 100
 """The coefficients are fitted after each of the first steps."""
 
-SOLVED_EVERY = 8
+SOLVED_EVERY = 16
 """Later steps change the coefficients little, and a fit takes 0.2 ms: it is done once for this many steps."""
 
 ANCHOR_STEPS = 5.0

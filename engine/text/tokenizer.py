@@ -16,6 +16,7 @@ from msgspec import structs
 from voxlane.engine.api import ChatMessage, Tool
 from voxlane.engine.errors import WeightsError
 from voxlane.engine.text.chat_template import FALLBACK_SOURCE, ChatTemplate, ChatTemplateError
+from voxlane.engine.text.known_texts import KnownTexts
 from voxlane.engine.text.tools import CALL, RESULT, CallStyle, called, declarations, entry, spelt_out, strings
 from voxlane.engine.text.vocabularies.gguf import from_gguf
 from voxlane.engine.text.vocabularies.tokenizer_json import from_directory
@@ -43,6 +44,7 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
+        self._known = KnownTexts(self._encode_new)
         self._template = ChatTemplate(vocabulary.chat_template or FALLBACK_SOURCE)
         self._template_characters = frozenset(self._template.source)
         self._first_characters = "".join({re.escape(text[0]) for text in vocabulary.controls})
@@ -105,17 +107,19 @@ class Tokenizer:
         tools: Sequence[Tool] = (),
         begin: str = "",
         add_generation_prompt: bool = True,
+        tenant: str | None = None,
     ) -> list[int]:
         """Return the prompt for a conversation, up to where the assistant has said `begin`, or raise ChatTemplateError.
 
         Equal to rendering the template and encoding the result, except that control tokens named in a role, a message
-        or a tool stay plain text; those in `begin` are control tokens.
+        or a tool stay plain text; those in `begin` are control tokens. With a `tenant`, messages that were read for
+        that tenant before are not read again.
         """
         rendered, guard = self._render(messages, tools, add_generation_prompt=add_generation_prompt)
-        return self._encode_rendered(rendered + begin, guard)
+        return self._encode_rendered(rendered + begin, guard, tenant=tenant)
 
     def encode_open(
-        self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool] = ()
+        self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool] = (), tenant: str | None = None
     ) -> tuple[list[int], frozenset[int]]:
         """Return the prompt for a conversation whose last message is unfinished, and the tokens that would end it.
 
@@ -129,8 +133,8 @@ class Tokenizer:
         head, found, tail = rendered.rpartition(mark)
         if not found:
             raise ChatTemplateError("the model's chat template does not show the last message")
-        ends = self._encode_rendered(tail, guard, first=False)[:1]
-        return self._encode_rendered(head, guard), self.eos_ids.union(ends, self._sentence_ends)
+        ends = self._encode_rendered(tail, guard, first=False, tenant=tenant)[:1]
+        return self._encode_rendered(head, guard, tenant=tenant), self.eos_ids.union(ends, self._sentence_ends)
 
     @property
     def call_style(self) -> CallStyle:
@@ -178,11 +182,13 @@ class Tokenizer:
         )
         return rendered, guard
 
-    def _encode_rendered(self, rendered: str, guard: str, *, first: bool = True) -> list[int]:
+    def _encode_rendered(
+        self, rendered: str, guard: str, *, first: bool = True, tenant: str | None = None
+    ) -> list[int]:
         ids = list(self._vocabulary.prefix) if first and not self._vocabulary.chat_template else []
         pieces = list(self._split_controls(rendered, guard))
         texts = [piece for piece in pieces if isinstance(piece, str)]
-        encoded = iter(self._encode_plain(texts, first=first and texts[:1] == pieces[:1]))
+        encoded = iter(self._encode_plain(texts, first=first and texts[:1] == pieces[:1], tenant=tenant))
         for piece in pieces:
             ids += (piece,) if isinstance(piece, int) else next(encoded)
         return ids
@@ -239,16 +245,22 @@ class Tokenizer:
         if stretch := rendered[position:].replace(guard, ""):
             yield stretch
 
-    def _encode_plain(self, texts: Sequence[str], *, first: bool) -> list[list[int]]:
-        """Return the tokens of each text; with `first`, the first text begins the prompt."""
+    def _encode_plain(self, texts: Sequence[str], *, first: bool, tenant: str | None = None) -> Sequence[Sequence[int]]:
+        """Return the tokens of each text; with `first`, the first text begins the prompt.
+
+        Texts of a tenant are kept with their tokens.
+        """
         vocabulary, texts = self._vocabulary, list(texts)
         if first and vocabulary.space_before_first and texts and texts[0] and not texts[0].startswith((" ", "▁")):
             texts[0] = " " + texts[0]
+        return self._encode_new(texts) if tenant is None else self._known.encode(texts, tenant)
+
+    def _encode_new(self, texts: list[str]) -> list[list[int]]:
         # Lone surrogates cannot be encoded. A broken character is replaced and does not fail the request.
         sound = [text.encode("utf-8", "surrogatepass").decode("utf-8", "replace") for text in texts]
         # One call for all texts. Of the library's functions this one releases the GIL, and takes a fifth less time.
         try:
-            return [found.ids for found in vocabulary.backend.encode_batch_fast(sound, add_special_tokens=False)]
+            return [found.ids for found in self._vocabulary.backend.encode_batch_fast(sound, add_special_tokens=False)]
         except Exception as error:  # the library raises `Exception` itself, nothing narrower
             raise ValueError("the model's tokenizer cannot read this text") from error
 

@@ -14,6 +14,7 @@ The server's command line imports it, so it must not import torch. Layout of the
 from __future__ import annotations
 
 import base64
+import difflib
 import errno
 import fcntl
 import logging
@@ -40,6 +41,9 @@ Progress = Callable[[float], None]
 Notice = Callable[[str], None]
 
 log = logging.getLogger(__name__)
+
+ALIKE = 0.6
+"""How much a name must be like another to be offered instead of it, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,14 @@ def task_of(name: str) -> str | None:
     """Return the task of a model of the catalog, None for a path or an hf: name."""
     model = load_catalog().get(name)
     return model.task if model else None
+
+
+def check_name(name: str) -> None:
+    """Raise StoreError unless `name` is in the catalog, is an hf: name, or is a file or directory that exists."""
+    if name.startswith("hf:"):
+        _hub_source(name)
+    elif name not in load_catalog():
+        _local(name)
 
 
 def present(name_or_path: str | os.PathLike[str]) -> bool:
@@ -161,15 +173,11 @@ def resolve(
     name = os.fspath(name_or_path)
     known = name.startswith("hf:") or name in load_catalog()
     if not known:
-        local = Path(name).expanduser()
-        if local.exists():
-            return local
-        if "/" in name or name.endswith((".gguf", ".safetensors")):
-            raise StoreError(f"{name}: there is no such file or directory")
+        return _local(name)
     try:
         return path(name)
     except StoreError:
-        if not known or not pull_missing:
+        if not pull_missing:
             raise
     return pull(name, progress, mirrors=mirrors)
 
@@ -233,13 +241,30 @@ def _package_files(package: str) -> list[KnownFile]:
     ]
 
 
+def _local(name: str) -> Path:
+    """Return the path of a model that the catalog does not have, or raise StoreError."""
+    local = Path(name).expanduser()
+    if local.exists():
+        return local
+    if "/" in name or name.endswith((".gguf", ".safetensors")):
+        raise StoreError(f"{name}: there is no such file or directory")
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> StoreError:
+    """Return the error for a name that stands for nothing; it says which names are like it."""
+    alike = difflib.get_close_matches(name.lower(), load_catalog(), n=2, cutoff=ALIKE)
+    meant = f" Did you mean {' or '.join(alike)}?" if alike else ""
+    return StoreError(
+        f"there is no model {name!r}.{meant} `voxlane models list` shows the names; a path or hf:OWNER/REPO works too"
+    )
+
+
 def _model(name: str) -> CatalogModel:
-    catalog = load_catalog()
-    if name not in catalog:
-        raise StoreError(
-            f"there is no model {name!r}: `voxlane models list` shows the names; a path or hf:OWNER/REPO works too"
-        )
-    return catalog[name]
+    model = load_catalog().get(name)
+    if model is None:
+        raise _unknown(name)
+    return model
 
 
 def _hub_source(name: str) -> HubSource:

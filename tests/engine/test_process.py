@@ -27,7 +27,8 @@ from voxlane.engine.api import (
     fragments,
 )
 from voxlane.engine.build import assemble
-from voxlane.engine.process import LOST, Link, serve
+from voxlane.engine.links import Links
+from voxlane.engine.process import LOST, serve
 from voxlane.engine.runners.cuda.device import HUNG_S, DeviceLost, Stopwatch, watched
 
 HIGH_DESCRIPTOR = 1500
@@ -49,7 +50,7 @@ def high_descriptors(no_leaks: None) -> Iterator[None]:
 def test_it_answers_a_ping_whatever_else_there_is():
     server, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with server, child:
-        link = Link(child)
+        link = Links(child)
         for command in (Ping(), Cancel("a"), Ping(), Cancel("b")):
             for packet in fragments(encode(command)):
                 server.send(packet)
@@ -63,7 +64,7 @@ def test_it_waits_and_talks_on_a_descriptor_beyond_selects():
     os.dup2(child.fileno(), HIGH_DESCRIPTOR)
     child.close()
     with server, socket.socket(fileno=HIGH_DESCRIPTOR) as high:
-        link = Link(high)
+        link = Links(high)
         for packet in fragments(encode(Cancel("r"))):
             server.send(packet)
         assert link.receive(wait=True) == [Cancel("r")]
@@ -106,7 +107,7 @@ def test_an_engine_whose_device_is_lost_says_so_and_ends(
     monkeypatch.setattr(assemble, "assemble", assembled)
     with server, child:
         server.send(fragments(encode(Configure(EngineConfig())))[0])
-        assert serve(Link(child)) == LOST
+        assert serve(Links(child)) == LOST
         assert list(iter(lambda: server.recv(1 << 16), b"")), "it was ready before, and the end of file says it is lost"
     assert core.received == [Cancel("r"), Pause(("s",))]
     assert core.came, "or it would do its idle work while a command waits"

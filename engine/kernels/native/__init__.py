@@ -7,26 +7,21 @@ serve.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import logging
 import os
-import platform
-import shutil
 import subprocess
-import tempfile
 import threading
 from pathlib import Path
 
-import platformdirs
 import torch
 from torch import Tensor
+
+from voxlane.codecs.native_build import BuildError, build, fingerprint
 
 _log = logging.getLogger(__name__)
 
 _KERNELS = Path(__file__).parents[1]
 _FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-pthread", "-ffp-contract=off")
-_TUNING = (("-march=native",), ("-mcpu=native",), ())  # the first that the compiler takes
-_BUILD_SECONDS = 300.0
 
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
@@ -139,10 +134,6 @@ def _load() -> ctypes.CDLL | None:
     return loaded
 
 
-class BuildError(Exception):
-    """The library cannot be built here; the text says what would help."""
-
-
 def _open(path: Path) -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(path))
     for name, arguments in _SIGNATURES.items():
@@ -155,56 +146,12 @@ def _open(path: Path) -> ctypes.CDLL:
 
 def _build() -> Path:
     """Return the library's path, compiling it unless this machine has done so before."""
-    compiler = _compiler()
-    sources = sorted(_KERNELS.rglob("*.cpp"))
-    includes = [f"-I{folder}" for folder in sorted({header.parent for header in _KERNELS.rglob("*.h")})]
-    path = _cache() / "native" / _fingerprint(compiler) / "libvoxlane.so"
-    if path.exists():
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    failure = ""
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        built = Path(folder) / path.name
-        for tuning in _TUNING:
-            command = [compiler, *_FLAGS, *tuning, *includes, *map(str, sources), "-o", str(built)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
-            if done.returncode == 0:
-                os.replace(built, path)  # atomic: two processes may build at once
-                return path
-            failure = failure or done.stderr
-    reason = next((line for line in failure.splitlines() if "error" in line), "no message")
-    raise BuildError(f"{compiler} failed ({reason}); a g++ or clang++ with C++17 is needed")
-
-
-def _compiler() -> str:
-    for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
-        found = shutil.which(name) if name else None
-        if found:
-            return found
-    raise BuildError("no C++ compiler found; install g++ or clang++ (Debian, Ubuntu: apt install g++), or set CXX")
+    return build("libvoxlane.so", sorted(_KERNELS.rglob("*.cpp")), sorted(_KERNELS.rglob("*.h")), _FLAGS)
 
 
 def _fingerprint(compiler: str) -> str:
     """Return a name for this exact library: sources, flags, compiler and processor."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
-    digest = hashlib.sha256(repr((_FLAGS, _TUNING, version, platform.machine(), _features())).encode())
-    for source in sorted((*_KERNELS.rglob("*.cpp"), *_KERNELS.rglob("*.h"))):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    return digest.hexdigest()[:24]
-
-
-def _features() -> str:
-    """Return the processor's features: different machines may share a cache folder."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor()
-    kinds = ("flags", "Features", "model name", "CPU part", "CPU implementer")
-    return "\n".join(sorted({line for line in lines if line.startswith(kinds)}))
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("VOXLANE_CACHE") or platformdirs.user_cache_dir("voxlane"))
+    return fingerprint(compiler, (*_KERNELS.rglob("*.cpp"), *_KERNELS.rglob("*.h")), _FLAGS)
 
 
 def _cores() -> int:

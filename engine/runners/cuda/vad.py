@@ -6,12 +6,12 @@ stream's state is sent with its frames and comes back with the answers.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -31,8 +31,10 @@ LONG_SIZES, LONG = (16, 64), 8
 ASK_S = 0.0002
 """How often the device is polled: two hundred streams poll in turn, and each time takes some µs."""
 
-GAP_S = 0.003
-"""If no stream is behind, a batch begins no sooner than this after the one before: fewer batches cost the host less."""
+GAP_S = 0.01
+"""A batch begins no sooner than this after the one before: fewer batches cost the host less, and words come several
+times later than that. There is no gap where a stream has ended, has many frames, or more streams wait than a batch
+takes."""
 
 _KEPT = 2 * HIDDEN  # numbers of a stream's state
 _BACK = 1 + _KEPT  # numbers that a frame returns: the answer, and the state after it
@@ -98,7 +100,9 @@ class DeviceVad:
         self._back = torch.zeros(most * _BACK, pin_memory=pinned)
         self._graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
         self._watch = Stopwatch(device)
-        self._due: WeakKeyDictionary[VadStream, None] = WeakKeyDictionary()  # streams with frames, in their order
+        self._views: dict[Shape, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}  # of `_parts`
+        self._due: dict[VadStream, None] = {}  # streams with frames, in their order
+        self._hurried = False  # the next batch does not wait
         self._batch: list[tuple[VadStream, int]] = []  # streams under way, and how many frames of each
         self._shape: Shape = self._shapes[0]
         self._began_s = self._asked_s = -math.inf
@@ -127,6 +131,15 @@ class DeviceVad:
     def expect(self, ear: VadStream) -> None:
         """Note that a stream has a frame."""
         self._due[ear] = None
+        self._hurried = self._hurried or len(ear.frames) > LONG
+
+    def hurry(self) -> None:
+        """Start the next batch as soon as the one under way has ended."""
+        self._hurried = True
+
+    def leave(self, ear: VadStream) -> None:
+        """Forget a stream; a frame of it may be under way."""
+        self._due.pop(ear, None)
 
     def attend(self) -> None:
         """Read the answers that are ready, and send waiting frames if the device is idle."""
@@ -136,10 +149,8 @@ class DeviceVad:
         self._asked_s = now
         if self._batch and self._heard():
             self._take()
-        if self._due and not self._batch:
-            behind = any(len(ear.frames) > 1 for ear in self._due)
-            if behind or now - self._began_s >= GAP_S:
-                self._send()
+        if self._due and not self._batch and (self._hurried or now - self._began_s >= GAP_S):
+            self._send()
 
     def listen(self, first: VadStream) -> None:
         """Wait for the next frame of a stream."""
@@ -151,23 +162,26 @@ class DeviceVad:
 
     def _send(self) -> None:
         self._began_s = self._clock()
-        ears = list(self._due)
-        long = max(len(ear.frames) for ear in ears) > 1
+        long = any(len(ear.frames) > 1 for ear in self._due)
         sizes, frames = (LONG_SIZES, LONG) if long else (SIZES, 1)
-        ears = ears[: sizes[-1]]
+        ears = list(itertools.islice(self._due, sizes[-1]))
         self._shape = next(size for size in sizes if size >= len(ears)), frames
-        sounds, kept = (part.numpy() for part in self._parts(self._shape))
+        if self._shape not in self._views:
+            sounds, kept = (part.numpy() for part in self._parts(self._shape))
+            self._views[self._shape] = sounds, kept
+        sounds, kept = self._views[self._shape]
         self._batch = []
-        for sound, memory, ear in zip(sounds, kept, ears, strict=False):
+        for row, ear in enumerate(ears):
             count = min(len(ear.frames), frames)
             for place in range(count):
-                sound[place] = ear.frames.popleft()
-            memory[:] = ear.memory
+                sounds[row, place] = ear.frames.popleft()
             ear.listening = True
             del self._due[ear]
             if ear.frames:
                 self._due[ear] = None  # behind streams that have waited longer
             self._batch.append((ear, count))
+        np.stack([ear.memory for ear in ears], out=kept[: len(ears)])
+        self._hurried = bool(self._due)
         with watched(self._device), torch.inference_mode(), self._aside():
             graph = self._graphs.get(self._shape)
             if graph is None:
@@ -186,10 +200,12 @@ class DeviceVad:
             self._watch.join()
         streams, frames = self._shape
         answers: NDArray[np.float32] = self._back[: streams * frames * _BACK].view(frames, streams, _BACK).numpy()
-        verdicts = answers[:, : len(self._batch), 0].T.tolist()
-        for row, (ear, count) in enumerate(self._batch):
-            ear.known.extend(verdicts[row][:count])
-            ear.memory[:] = answers[count - 1, row, 1:]
+        rows = len(self._batch)
+        verdicts = answers[:, :rows, 0].T.tolist()
+        memories = answers[[count - 1 for _, count in self._batch], range(rows), 1:]  # a copy
+        for (ear, count), probabilities, memory in zip(self._batch, verdicts, memories, strict=True):
+            ear.known.extend(probabilities[:count])
+            ear.memory = memory
             ear.listening = False
         self._batch = []
 

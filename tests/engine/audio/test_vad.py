@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 
 import numpy as np
@@ -62,8 +61,7 @@ def test_a_stream_that_is_gone_is_not_listened_to() -> None:
     gone, stays = together.open(), together.open()
     for ear in (gone, stays):
         ear.expect(np.zeros(1024, np.float32))
-    del gone, ear
-    gc.collect()
+    gone.close()
     together.attend()
     assert together._batch == [(stays, 2)]
     assert len(stays(np.zeros(1024, np.float32))) == 2

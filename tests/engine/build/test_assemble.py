@@ -34,6 +34,29 @@ def test_a_model_that_is_not_there_says_so():
 
 
 @pytest.mark.parametrize(
+    ("key", "name", "meant"),
+    [
+        ("model", "qwen2.5-coder-0.5b", "qwen2.5-coder-0.5b-instruct"),
+        ("asr_model", "Whisper-tiny", "whisper-tiny-en"),
+        ("tts_model", "kokoro", "kokoro-82m"),
+    ],
+)
+def test_a_wrong_name_fails_before_anything_is_loaded(monkeypatch, key, name, meant):
+    def resolve(wanted, **options):
+        raise AssertionError(f"{wanted} was looked for")
+
+    monkeypatch.setattr(store, "resolve", resolve)
+    models = {"model": "smollm2-135m-instruct", "asr_model": "whisper-tiny-en", "tts_model": "hibari"}
+    with pytest.raises(EngineConfigError, match=rf"engine\.{key}: there is no model '{name}'\. Did you mean .*{meant}"):
+        assemble(EngineConfig(**models | {key: name}))
+
+
+def test_a_name_like_no_other_is_told_where_names_are():
+    with pytest.raises(EngineConfigError, match=r"there is no model 'xyz'\. `voxlane models list` shows the names"):
+        assemble(chat_config(model="xyz"))
+
+
+@pytest.mark.parametrize(
     ("key", "name"), [("model", "smollm2-135m-instruct"), ("asr_model", "whisper-tiny-en"), ("tts_model", "kokoro-82m")]
 )
 @pytest.mark.parametrize("mirrors", [False, True])

@@ -116,6 +116,39 @@ def test_a_session_keeps_its_order(came: list[ToEngine], ways: list[str]) -> Non
     assert not any(isinstance(command, Submit) and command.priority is Priority.CRITICAL for command in rest)
 
 
+@given(st.lists(st.tuples(st.lists(commands, max_size=8), ways), min_size=1, max_size=4))
+def test_input_that_is_let_past_the_queue_keeps_the_order_of_its_request_and_session(
+    batches: list[tuple[list[ToEngine], list[str]]],
+) -> None:
+    inbox = CommandQueue(lambda name: SESSIONS.get(name, ""))
+    carried_out: list[ToEngine] = []
+    for batch, ways in batches:
+        for command in batch:
+            if isinstance(command, Append) and inbox.lets_pass(command):
+                carried_out.append(command)
+            else:
+                inbox.add([command])
+        carried_out += take(inbox, ways)
+    carried_out += take(inbox, ["next"] * len(inbox))
+    came = [command for batch, _ in batches for command in batch]
+    assert sorted(map(id, carried_out)) == sorted(map(id, came)), "a command was lost, or taken twice"
+    for name in "abcdefg":
+        assert list(map(id, about(carried_out, request=name))) == list(map(id, about(came, request=name)))
+    for session in ("s", "t", "u"):
+        theirs = [command for command in came if SESSIONS.get(getattr(command, "request_id", "")) == session]
+        order = [id(command) for command in carried_out if any(command is one for one in theirs)]
+        assert order == list(map(id, theirs)), session
+
+
+def test_input_waits_for_what_is_about_its_request_or_session_and_for_nothing_else() -> None:
+    inbox = CommandQueue(lambda name: {"mine": "s", "other": "t"}.get(name, ""))
+    assert inbox.lets_pass(Append("mine", audio=b".."))
+    inbox.add([Submit("prompt", "chat", session="s")])
+    assert [inbox.lets_pass(Append(name, audio=b"..")) for name in ("mine", "prompt", "other")] == [False, False, True]
+    inbox.next()
+    assert inbox.lets_pass(Append("mine", audio=b".."))
+
+
 def test_what_cannot_wait_overtakes_others() -> None:
     inbox = CommandQueue(lambda name: {"mine": "s"}.get(name, ""))
     prompt, own, critical = Submit("long", "chat"), Cancel("mine"), Submit("c", "chat", priority=Priority.CRITICAL)

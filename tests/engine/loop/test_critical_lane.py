@@ -223,7 +223,9 @@ def test_a_step_that_gave_way_waits_for_no_more_work_than_one_under_way(monkeypa
         simulation.step()
     assert simulation.core._lane.holding, "no step gives way"
     jobs = [Worker(greedy(f"w{number}", "A", 1), simulation.clock) for number in range(40)]
-    simulation.core._jobs.jobs.update({job.submit.request_id: job for job in jobs})
+    for job in jobs:
+        simulation.core._jobs.jobs[job.submit.request_id] = job
+        simulation.core._jobs.apply(job, Change(), simulation.clock.now)
     simulation.step()
     assert 10 <= Worker.done < 40
     assert simulation.core._running_steps, "the step goes on"

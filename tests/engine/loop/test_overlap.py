@@ -377,7 +377,22 @@ def test_time_that_overlaps_is_not_counted_twice() -> None:
     assert stats.decode_tokens == 16
     assert stats.forward_s == pytest.approx(simulation.clock.now - begin)  # the device never rested
     assert stats.busy_s == pytest.approx(simulation.clock.now - begin)
+    assert stats.interval_s == pytest.approx(simulation.clock.now - begin)
+    assert stats.pressing_s == 0  # no request had more than normal priority
+    assert stats.blocks_available == 1
     assert simulation.scheduler.resources["chat"].cost.predict(Work().plus(1, 9)) == pytest.approx(6e-3, rel=0.3)
+
+
+def test_the_time_of_steps_for_conversations_and_the_blocks_they_hold_are_told() -> None:
+    simulation = late()
+    simulation.send(greedy("a", "ABC", 9, priority=Priority.HIGH), greedy("b", "ABC", 40))
+    for _ in range(12):
+        simulation.step()
+    used = simulation.pool.used
+    stats = simulation.core._telemetry.report(simulation.scheduler)
+    assert 0 < stats.pressing_s < stats.busy_s  # "b" went on alone
+    assert used > 0
+    assert stats.blocks_available == pytest.approx(1 - used / simulation.pool.num_blocks)
 
 
 def test_a_critical_prompt_is_read_beside_the_step_and_told_before_it_is_over() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -268,3 +269,14 @@ def test_a_configuration_we_cannot_run_is_refused_by_name(random_checkpoint: Pat
     config = json.loads((random_checkpoint / "config.json").read_text())
     with pytest.raises(ModelConfigError, match=key):
         WhisperConfig.from_dict({**config, key: value})
+
+
+def test_a_model_translates_unless_its_decoder_was_cut_down(random_checkpoint: Path) -> None:
+    model = load_random(random_checkpoint, "packed")
+    config = model.config
+    assert config.translates is (config.encoder_layers == config.decoder_layers)
+    whole = dataclasses.replace(config, decoder_layers=config.encoder_layers)
+    assert whole.translates
+    assert not dataclasses.replace(whole, decoder_layers=config.encoder_layers + 1).translates
+    assert not dataclasses.replace(whole, vocab_size=51_864).translates
+    assert model.tasks == ((model.tokens.transcribe, model.tokens.translate) if config.translates else None)

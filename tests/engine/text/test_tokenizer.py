@@ -454,3 +454,12 @@ def test_a_text_that_the_library_cannot_read_is_an_error_of_the_text(smollm2_pat
     assert tokenizer.encode("known") == [0]
     with pytest.raises(ValueError, match="cannot read this text"):
         tokenizer.encode("unknown")
+
+
+def test_a_growing_conversation_is_the_same_prompt_when_its_earlier_messages_are_known(smollm2: Tokenizer) -> None:
+    said = [ChatMessage("system", "Be brief."), *(ChatMessage("user", f"And {n}? <|im_end|>") for n in range(6))]
+    for turn in range(2, len(said) + 1):
+        for tenant in ("", "other", ""):
+            known = smollm2.encode_chat(said[:turn], tenant=tenant)
+            assert known == smollm2.encode_chat(said[:turn])
+            assert smollm2.encode_open(said[:turn], tenant=tenant) == smollm2.encode_open(said[:turn])
