@@ -38,12 +38,12 @@ def formats() -> tuple[SpeechFormat, ...]:
     return everything if find_spec("av") else everything[:2]
 
 
-def encoder(kind: SpeechFormat, rate: int) -> AudioEncoder:
-    """Return an encoder for mono samples of this rate."""
+def encoder(kind: SpeechFormat, rate: int, most_seconds: float | None = None) -> AudioEncoder:
+    """Return an encoder for mono samples of this rate; a WAV file's header states `most_seconds` as its length."""
     if not LOWEST_RATE <= rate <= HIGHEST_RATE:
         raise UnsupportedAudio(f"the sample rate must lie between {LOWEST_RATE} and {HIGHEST_RATE} Hz")
     if kind == "wav":
-        return _Plain(wav_stream_header(rate))
+        return _Plain(wav_stream_header(rate, most_seconds=most_seconds))
     if kind == "pcm":
         return _Plain(b"")
     if kind not in _TARGETS:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from voxlane.codecs.extras import install_command
+
 
 class AudioError(Exception):
     """Carries a one-line reason, `str(error)`."""
@@ -41,4 +43,4 @@ def needs_pyav(what: str) -> Iterator[None]:
     try:
         yield
     except ImportError as missing:
-        raise CodecMissing(f"{what} needs PyAV: pip install -e '.[opus]'") from missing
+        raise CodecMissing(f"{what} needs PyAV: {install_command('opus')}") from missing

@@ -7,11 +7,14 @@ to the clip's own. Words are not its business. The network was trained by `bench
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from voxlane.codecs.silero import in_columns
 
 RATE = 16_000
 FRAMES = 150
@@ -44,12 +47,18 @@ def _tables() -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.floa
     down = (edges[2:] - mel[:, None]) / (edges[2:] - edges[1:-1])
     bank = np.clip(np.minimum(up, down), 0, None)
     lags = np.arange(*_LAGS)
-    own = np.fft.irfft(np.abs(np.fft.rfft(window, 2 * WINDOW)) ** 2)
     cosines = 2 * np.cos(np.pi * np.outer(np.arange(WINDOW + 1), lags) / WINDOW)
     cosines[[0, -1]] /= 2
-    cosines *= own[0] / own[lags]  # a window makes long lags look less alike
+    cosines *= _correction(window)
     bank /= np.maximum(bank.sum(axis=0), 1e-9)
     return window, bank.astype(np.float32), cosines.astype(np.float32)
+
+
+def _correction(window: NDArray[np.float32]) -> NDArray[np.floating]:
+    """Return a factor for each lag: a window makes long lags look less alike."""
+    own = np.fft.irfft(np.abs(np.fft.rfft(window, 2 * WINDOW)) ** 2)
+    corrected: NDArray[np.floating] = own[0] / own[np.arange(*_LAGS)]
+    return corrected
 
 
 def features(clip: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -108,3 +117,39 @@ def _convolve(
     rows = np.ascontiguousarray(patches.transpose(0, 2, 1)).reshape(len(patches), -1)
     convolved: NDArray[np.float32] = np.maximum(rows @ weight.reshape(len(weight), -1).T + bias, 0)
     return convolved
+
+
+class PackedTables(ctypes.Structure):
+    """The tables and weights as prosody.h has them; it keeps its arrays alive."""
+
+    _fields_ = [
+        ("window", ctypes.c_void_p),
+        ("bank", ctypes.c_void_p),
+        ("correction", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p * 4),
+        ("biases", ctypes.c_void_p * 4),
+        ("verdict", ctypes.c_void_p),
+        ("verdict_bias", ctypes.c_double),
+    ]
+    arrays: tuple[NDArray[np.float32], ...]
+
+
+def packed() -> PackedTables:
+    """Return what prosody.cpp needs."""
+    network = _network()
+    window, bank, _ = _tables()
+    tables = [np.ascontiguousarray(table, np.float32) for table in (window, bank, _correction(window))]
+    weights = [
+        in_columns(network[f"weight{number}"].reshape(len(network[f"bias{number}"]), -1).T) for number in range(4)
+    ]
+    biases = [np.ascontiguousarray(network[f"bias{number}"]) for number in range(4)]
+    verdict = np.ascontiguousarray(network["weight4"])
+    made = PackedTables(
+        *(table.ctypes.data for table in tables),
+        (ctypes.c_void_p * 4)(*(array.ctypes.data for array in weights)),
+        (ctypes.c_void_p * 4)(*(array.ctypes.data for array in biases)),
+        verdict.ctypes.data,
+        float(network["bias4"]),
+    )
+    made.arrays = (*tables, *weights, *biases, verdict)
+    return made

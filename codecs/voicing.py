@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
+from functools import cache
 
+import _webrtcvad
 import numpy as np
 import webrtcvad
 from numpy.typing import NDArray
@@ -42,3 +45,27 @@ def voice_gate(strictness: int) -> Callable[[bytes], bool]:
     """
     detector = webrtcvad.Vad(strictness)
     return lambda frame: bool(detector.is_speech(frame, RATE))
+
+
+class WebRtcDetector:
+    """WebRTC's detector for one stream, for native code that calls `webrtc_process`."""
+
+    def __init__(self, strictness: int) -> None:
+        self._detector = webrtcvad.Vad(strictness)
+        capsule = ctypes.py_object(self._detector._vad)  # it owns the detector
+        self.address: int = _capsule_pointer(capsule, _capsule_name(capsule))
+
+
+_capsule_name = ctypes.pythonapi.PyCapsule_GetName
+_capsule_name.restype, _capsule_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+@cache
+def webrtc_process() -> int | None:
+    """Return the address of the detector's function, which the package's library exports; raise AttributeError else.
+
+    Its arguments are the detector, the rate, the samples as int16, and their number; it returns 1 for a voice.
+    """
+    return ctypes.cast(ctypes.PyDLL(_webrtcvad.__file__).WebRtcVad_Process, ctypes.c_void_p).value

@@ -25,6 +25,7 @@ _PCM, _FLOAT, _ALAW, _MULAW, _EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
 _WIDTHS = {_PCM: (1, 2, 3, 4), _FLOAT: (4, 8), _ALAW: (1,), _MULAW: (1,)}
 _GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")  # follows the tag in every subformat that we read
 _UNKNOWN_BYTES = 0xFFFFFFFF
+_MOST_STATED_BYTES = 0x7FFF_FFFF // 4096 * 4096  # with the header it fits the signed numbers of some readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,16 @@ def encode_wav(samples: ArrayLike, rate: int) -> bytes:
     return _header(rate, 1 if floats.ndim == 1 else floats.shape[1], len(body)) + body
 
 
-def wav_stream_header(rate: int, channels: int = 1) -> bytes:
-    """Return the header of a 16-bit WAV stream of unknown length; PCM follows until the stream ends."""
-    return _header(rate, channels, None)
+def wav_stream_header(rate: int, channels: int = 1, most_seconds: float | None = None) -> bytes:
+    """Return the header of a 16-bit WAV stream of unknown length; PCM follows until the stream ends.
+
+    With `most_seconds` the header states that length. Readers as Python's `wave` reserve memory for what a header
+    states: 4 GiB for an unknown length.
+    """
+    if most_seconds is None:
+        return _header(rate, channels, None)
+    frame_bytes = 2 * channels
+    return _header(rate, channels, min(int(most_seconds * rate) * frame_bytes, _MOST_STATED_BYTES))
 
 
 def _header(rate: int, channels: int, body_bytes: int | None) -> bytes:

@@ -1,13 +1,21 @@
-"""A process that decodes one audio file from stdin to stdout and ends; its arguments are the limits and the rate.
+"""A process that decodes audio files for the server: it has loaded all that it needs, and forks for each file.
 
-libav reads files from strangers. In this process it has limited memory and time and can open no file, and if it crashes
-the server goes on. The first byte of the output is a code: 0, then samples; or the number of an error, then its reason.
+libav reads files from strangers. Each file has a process of its own with limited memory and time, which can open no
+file; if it crashes, the server and this process go on. A fork takes milliseconds, where a new interpreter takes 0.3 s
+or more.
+
+The server sends a request and one end of a socket pair. The fork writes its process id there, reads the file to its
+end, and writes a code: 0, then samples; or the number of an error, then its reason. Last comes END: without it the fork
+has died under way.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
+import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -22,28 +30,63 @@ from voxlane.server.audio.clip import to_listening
 ERRORS: tuple[type[AudioError], ...] = (InvalidAudio, UnsupportedAudio, TooMuchAudio, CodecMissing)
 """Code n of the output is ERRORS[n - 1]."""
 
+END = b"\x00the end"
+"""The last bytes of an output that is whole."""
+
+PID_BYTES = 8
+REQUEST_BYTES = 256
+READ_BYTES = 1024 * 1024
+
 SPARE_BYTES = 512 * 1024 * 1024
 """Address space for everything but the file and its samples: libav's buffers and the stacks of its threads."""
 
 
 def main() -> None:
-    """Read limits from the command line and a file from stdin; write samples or a reason to stdout."""
-    seconds, decoded_bytes, cpu_s, rate = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-    data = sys.stdin.buffer.read()
+    """Fork for every request on the socket whose number is the argument, until the server closes it."""
+    line = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that have ended leave nothing behind
     warm_up()
-    confine(len(data) + 3 * decoded_bytes + SPARE_BYTES, cpu_s)
-    out = sys.stdout.buffer
-    pieces = to_listening(data, AudioLimits(seconds, decoded_bytes), rate)
+    while True:
+        request, files, _, _ = socket.recv_fds(line, REQUEST_BYTES, 1)
+        if not request:
+            return
+        if not os.fork():
+            line.close()
+            run_fork(request, files[0])
+        os.close(files[0])
+
+
+def run_fork(request: bytes, file: int) -> None:
+    """Serve one request, and end this process without going back into its caller."""
+    status = 1
     try:
-        out.write(b"\x00" + next(pieces))
+        with socket.socket(fileno=file) as peer:
+            peer.sendall(os.getpid().to_bytes(PID_BYTES))
+            serve(request, peer)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def serve(request: bytes, peer: socket.socket) -> None:
+    """Read limits from the request and a file from the server; send samples or a reason."""
+    seconds, decoded_bytes, cpu_s, rate = request.split()
+    data = bytearray()
+    while piece := peer.recv(READ_BYTES):
+        data += piece
+    most = AudioLimits(float(seconds), int(decoded_bytes))
+    confine(len(data) + 3 * most.decoded_bytes + SPARE_BYTES, int(cpu_s))
+    pieces = to_listening(data, most, int(rate))
+    try:
+        peer.sendall(b"\x00" + next(pieces))
     except AudioError as error:
-        out.write(bytes([ERRORS.index(type(error)) + 1]) + str(error).encode())
+        peer.sendall(bytes([ERRORS.index(type(error)) + 1]) + str(error).encode())
     except MemoryError:
-        out.write(bytes([ERRORS.index(TooMuchAudio) + 1]) + b"decoding it needs too much memory")
-    # Samples are already written: from here on only the exit status can tell of a failure.
+        peer.sendall(bytes([ERRORS.index(TooMuchAudio) + 1]) + b"decoding it needs too much memory")
+    # Samples are already sent: from here on only a missing END can tell of a failure.
     for piece in pieces:
-        out.write(piece)
-    out.flush()
+        peer.sendall(piece)
+    peer.sendall(END)
 
 
 def warm_up() -> None:

@@ -27,6 +27,25 @@ DELTA_CHARACTERS = 512
 """Characters cut into clauses at once: a millisecond or two of work."""
 
 
+LONGEST_SECONDS = (30.0, 2.0)
+"""A text is spoken in less than this, and this for each character, at the usual speed: a digit or a sign is a word."""
+
+
+def longest_s(text: str, speed: float) -> float:
+    """Return a time that no voice needs for a text."""
+    base, each = LONGEST_SECONDS
+    return (base + each * len(text)) / min(speed, 1.0)
+
+
+def is_one_clause(text: str) -> bool:
+    """Return whether a text is spoken in one piece."""
+    if len(text) > DELTA_CHARACTERS:
+        return False
+    cutter = ClauseCutter()
+    clauses = [*cutter.push(text), *cutter.finish()]
+    return sum(not clause.silent for clause in clauses) <= 1
+
+
 async def speak(
     stream: RequestStream, text: AsyncIterator[str], take: Callable[[Samples], Awaitable[None]]
 ) -> RequestStats:

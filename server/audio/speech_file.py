@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from voxlane.codecs.encode import SpeechFormat, encoder
 from voxlane.codecs.pcm import decode_pcm16
 from voxlane.codecs.resample import Resampler
@@ -22,24 +20,39 @@ CONTENT_TYPES: dict[SpeechFormat, str] = {
 }
 
 
+SILENCE_SECONDS = 0.25
+"""The sound of a text without a word to say: players and programs refuse a file without any."""
+
+
 class SpeechFile:
     """Encodes one file. Its methods may take a while: call them off the event loop."""
 
-    def __init__(self, kind: SpeechFormat, rate: int) -> None:
-        self._kind = kind
+    def __init__(
+        self, kind: SpeechFormat, rate: int, *, most_seconds: float | None = None, at_once: bool = False
+    ) -> None:
+        """Write a file whose sound is shorter than `most_seconds`. `at_once`: a WAV file comes whole, at the end.
+
+        A WAV file's header states its length. It is exact if the file comes whole, else it is `most_seconds`.
+        """
         self._rate = rate
+        self._whole: list[bytes] | None = [] if kind == "wav" and at_once else None
         self._resampler = Resampler(rate, PCM_RATE if kind == "pcm" else rate)
-        self._encoder = encoder(kind, self._resampler.target_rate)
+        self._encoder = encoder(kind, self._resampler.target_rate, most_seconds)
         self._empty = True
 
     def push(self, pcm: bytes) -> bytes:
         """Take 16-bit samples and return the bytes that are ready."""
-        self._empty = self._empty and not pcm
-        return self._encoder.push(self._resampler.push(decode_pcm16(pcm))) if pcm else b""
+        if not pcm:
+            return b""
+        self._empty = False
+        if self._whole is not None:
+            self._whole.append(pcm)
+            return b""
+        return self._encoder.push(self._resampler.push(decode_pcm16(pcm)))
 
     def finish(self) -> bytes:
-        """Return the last bytes."""
-        if self._empty and self._kind == "wav":
-            # No header was written yet, so it can still state the true length: none.
-            return encode_wav(np.zeros(0, dtype=np.float32), self._rate)
-        return self._encoder.push(self._resampler.flush()) + self._encoder.finish()
+        """Return the last bytes; a file without sound becomes a short silence."""
+        begun = self.push(bytes(2 * round(SILENCE_SECONDS * self._rate))) if self._empty else b""
+        if self._whole is not None:
+            return encode_wav(decode_pcm16(b"".join(self._whole)), self._rate)
+        return begun + self._encoder.push(self._resampler.flush()) + self._encoder.finish()

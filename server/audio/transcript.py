@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from voxlane.engine.api import Segment, Word, Words
+from voxlane.server.audio.languages import name_of_language
 
 CUE_SECONDS = 7.0
 """A subtitle stays on the screen for at most this long, as broadcasters do it."""
@@ -152,10 +153,10 @@ def word_object(word: Word) -> dict[str, object]:
 
 
 def verbose(transcript: Transcript, duration_s: float, *, segments: bool, words: bool) -> dict[str, object]:
-    """Return OpenAI's verbose_json without its usage; the language is an ISO 639-1 code."""
+    """Return OpenAI's verbose_json without its usage; the language is an English name."""
     found: dict[str, object] = {
         "task": "transcribe",
-        "language": transcript.language,
+        "language": name_of_language(transcript.language),
         "duration": round(duration_s, 3),
         "text": transcript.text,
     }

@@ -95,6 +95,11 @@ class Answers:
         """Whether a turn is being answered: the next turn has to wait."""
         return self._awaiting is not None or (self.reply is not None and self.reply.stage != "tentative")
 
+    @property
+    def idle(self) -> bool:
+        """Whether there is no reply, not even a prepared one, and no aside: time changes nothing here."""
+        return self.reply is None and not self.asides
+
     # ---- saving
 
     def saved(self, turns: int, now: float) -> SavedProgress:

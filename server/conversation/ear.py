@@ -49,6 +49,7 @@ from voxlane.server.conversation.loudness import RoomPolicy
 from voxlane.server.conversation.people import People, PeoplePolicy
 
 GATE_BYTES = 2 * GATE_SAMPLES
+GATE_STRICTNESS = 2  # of WebRTC's detector, from 0 to 3
 
 _LEVELS = 100  # frames: one second
 _LEAST_GAIN = 6.0  # dB: less is not worth the work
@@ -166,7 +167,7 @@ def _levels(sound: bytes) -> list[float]:
     return levels
 
 
-def _amplified(pcm: bytes, gain: float, level: float = 0.0) -> bytes:
+def amplified(pcm: bytes, gain: float, level: float = 0.0) -> bytes:
     """Return PCM16 that is about `gain` dB louder; `level` is its loudness if it is 10 ms."""
     times = round(10 ** (gain / 20))
     samples = np.frombuffer(pcm, "<i2")
@@ -184,7 +185,7 @@ class Ear:
         room: RoomPolicy | None = None,
         people: PeoplePolicy | None = None,
         *,
-        gate: Callable[[], Gate] = lambda: voice_gate(2),
+        gate: Callable[[], Gate] = lambda: voice_gate(GATE_STRICTNESS),
         detector: Callable[[], Detector] = Voicing,
         finished: Callable[[NDArray[np.float32]], float] = prosody.finished,
     ) -> None:
@@ -261,7 +262,12 @@ class Ear:
     def excess_db(self) -> float:
         """How much louder than usual the person was in the last 50 ms of the voice; 0 before they were first heard."""
         last = list(self._levels)[-_LOUD_FRAMES:]
-        return sum(last) / len(last) - self._room.person if last and self._room.knows_person else 0.0
+        if not last or not self._room.knows_person:
+            return 0.0
+        total = 0.0  # not `sum`, which rounds otherwise from Python 3.12 on: the native ear adds like this
+        for level in last:
+            total += level
+        return total / len(last) - self._room.person
 
     @property
     def stirs(self) -> bool:
@@ -275,17 +281,25 @@ class Ear:
     @property
     def p_finished(self) -> float | None:
         """The probability that the voice before this pause sounds finished; None while there is no pause to judge."""
-        end = self._since + round(prosody.AFTER_S * RATE)
-        if self._hearing is not Hearing.PAUSED or self.heard < end:
+        paused_at = self._paused_at
+        end = paused_at + round(prosody.AFTER_S * RATE)
+        if self.hearing is not Hearing.PAUSED or self.heard < end:
             return None
-        if self._finished_at != self._since:
-            first = max(0, end - prosody.CLIP_SAMPLES - self._kept_from)
-            sound = np.frombuffer(bytes(self._kept[2 * first : 2 * (end - self._kept_from)]), "<i2")
-            self._finished_at, self._p_finished = (
-                self._since,
-                self._finished(sound.astype(np.float32) / np.float32(32768)),
-            )
+        if self._finished_at != paused_at:
+            sound = np.frombuffer(self._sound(end - prosody.CLIP_SAMPLES, end), "<i2")
+            self._finished_at = paused_at
+            self._p_finished = self._finished(sound.astype(np.float32) / np.float32(32768))
         return self._p_finished
+
+    @property
+    def _paused_at(self) -> int:
+        """The sample at which the present pause began."""
+        return self._since
+
+    def _sound(self, first: int, end: int) -> bytes:
+        """Return the kept sound between two samples."""
+        first = max(0, first - self._kept_from)
+        return bytes(self._kept[2 * first : 2 * (end - self._kept_from)])
 
     def since(self, sample: int) -> bytes:
         """Return the sound from `sample` up to now, or from the oldest kept sample if that is later.
@@ -294,7 +308,7 @@ class Ear:
         """
         first = max(0, sample - self._kept_from)
         sound = bytes(self._kept[2 * first : 2 * (len(self._kept) // 2)])
-        return sound if self._amplifies < _LEAST_GAIN else _amplified(sound, self._amplifies)
+        return sound if self._amplifies < _LEAST_GAIN else amplified(sound, self._amplifies)
 
     def rest(self) -> None:
         """End the turn: a voice, even the same one, is an onset again."""
@@ -345,7 +359,7 @@ class Ear:
                 bar = max(bar, room.person - policy.guard)
         loud = level >= max(bar, policy.faintest)
         if loud and (gain := room.gain) >= _LEAST_GAIN:
-            frame = _amplified(frame, gain, level)
+            frame = amplified(frame, gain, level)
         # WebRTC's detector has state: it must see every frame.
         passes = self._gate(frame) and loud
         room.feed(level)

@@ -42,7 +42,7 @@ _YOUNG = 50  # blocks for which a new filter has learnt too little to be trusted
 _SURE = 100  # blocks after which the filter learns from every other one only
 _EARLY = 80  # samples: the filter begins this much before the delay found
 _MOVED = 64  # samples: a delay that differs by more is another one
-_SHIFTED = 4  # samples: the same where it may have changed; a filter that is 3 ms off subtracts nothing
+_SHIFTED = 1  # samples: the same where it may have changed; a filter that is 3 samples off subtracts little
 _VAIN = 8  # looks in vain after which there is no echo any more
 _UNSETTLED = RATE // BLOCK  # blocks after which a delay that is not found again counts as the old one
 _SOONER, _LATER = round(0.12 * RATE), round(0.2 * RATE)  # by so much a new delay may differ from the old one
@@ -68,8 +68,8 @@ class EchoCanceller:
         self._waiting = b""  # the beginning of a block
         self._waiting_played: Floats = np.zeros(0, np.float32)
         self._passed = 0  # bytes of it that were returned
-        self._heard: Floats = np.zeros(_ROOM, np.float32)  # the last sound of the microphone
-        self._played: Floats = np.zeros(_ROOM, np.float32)  # what was played at the same time
+        self._heard: Floats = np.zeros(0, np.float32)  # the last sound of the microphone; made when there is a reply
+        self._played: Floats = np.zeros(0, np.float32)  # what was played at the same time
         self._end = _KEPT  # where both end
         self._quiet = _TAIL  # samples since something was played
         self._audible: deque[bool] = deque(maxlen=(WINDOW + LONGEST) // BLOCK)  # of the last blocks played
@@ -106,13 +106,18 @@ class EchoCanceller:
 
         `played` is what was played in the same time, as many samples; None if that is nothing.
         """
+        idle = played is None and self._quiet >= _TAIL
+        if idle and not self._waiting and not len(pcm) % (2 * BLOCK):  # whole blocks: nothing is kept of them
+            return pcm
         sound = self._waiting + pcm
-        if played is None and self._quiet >= _TAIL:  # all of it passes; only where its blocks begin is kept
+        if idle:  # all of it passes; only where its blocks begin is kept
             self._waiting = sound[len(sound) // (2 * BLOCK) * 2 * BLOCK :]
             self._waiting_played = np.zeros(len(self._waiting) // 2, np.float32)
             self._passed = len(self._waiting)
             return pcm
         fresh = np.zeros(len(pcm) // 2, np.float32) if played is None else played
+        if not self._waiting and len(pcm) == 2 * BLOCK:  # the usual frame
+            return self._block(pcm, fresh)
         reference = np.concatenate([self._waiting_played, fresh])
         out: list[bytes] = []
         whole = len(sound) // (2 * BLOCK)
@@ -208,6 +213,8 @@ class EchoCanceller:
         return heard * np.float32(gain)
 
     def _keep(self, heard: Floats, played: Floats) -> None:
+        if not len(self._heard):  # 0.9 MB, which an idle session does not need
+            self._heard, self._played = np.zeros(_ROOM, np.float32), np.zeros(_ROOM, np.float32)
         if self._end + BLOCK > _ROOM:
             for sound in (self._heard, self._played):
                 sound[:_KEPT] = sound[self._end - _KEPT : self._end]

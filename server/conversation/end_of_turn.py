@@ -60,6 +60,10 @@ _MOST = 4.0
 _HALTING, _HALT_FACTOR, _MOST_HALT_S = 2, 1.3, 1.0
 """After so many pauses in a turn the person searches for words: the next pause may be so much longer than those."""
 
+_STOPPED_S, _STOP_WORDS = 0.8, 6
+"""The least wait after "Stop, that's enough." and the like, up to so many words: no answer is awaited, but what the
+person wants instead may follow. On a fast machine 16 of 18 such people were cut off before they said it."""
+
 _ENDING_ODDS = {
     SentenceEnding.OPEN: -4.0,
     SentenceEnding.NUMBER: -0.7,
@@ -99,6 +103,14 @@ def _begins_with(sentence: str, phrases: frozenset[str]) -> bool:
     return any(" ".join(spelt[:count]) in phrases for count in (1, 2, 3))
 
 
+def only_stops(words: str, language: str = "en") -> bool:
+    """Return whether the person has only told the assistant to stop."""
+    spelt = spell(words)
+    if len(spelt) > _STOP_WORDS or ending(words, language) is SentenceEnding.QUESTION:
+        return False
+    return _begins_with(words, frozenset(phrasebook(language).stop))
+
+
 def p_over(evidence: PauseEvidence, language: str = "en") -> float:
     """Return the probability that the turn is over, from the words and the voice."""
     odds = _BIAS + _ENDING_ODDS[ending(evidence.words, language)]
@@ -128,6 +140,8 @@ def end_wait_s(evidence: PauseEvidence, policy: TurnPolicy, patience: float = 1.
     wait = shortest + (longest - shortest) * doubt**2 * patience
     if not evidence.fresh:
         wait = max(wait, _STALE_S)
+    if only_stops(evidence.words, policy.language):
+        wait = max(wait, _STOPPED_S)
     if evidence.pauses >= _HALTING:
         wait = max(wait, min(_MOST_HALT_S, evidence.longest_s * _HALT_FACTOR))
     return min(policy.max_wait_s, max(policy.min_wait_s, wait))

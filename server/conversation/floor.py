@@ -100,6 +100,7 @@ class Floor:
         self._gathered = 0  # samples in buffer mode, which the ear never hears
         self._habits = Habits()
         self._paused_at = 0  # sample at which the last pause in a turn began
+        self.steady = False  # in the last sound no voice began, ended, paused or went on
 
     @property
     def hearing(self) -> bool:
@@ -160,23 +161,29 @@ class Floor:
 
     def wake_at(self, now: float) -> float | None:
         """Return when to consider the silence again, None if sound has to come first."""
-        turn, rests = self._turn, list[float]()
-        if turn is not None and not turn.silent and not turn.manual:
-            rests = [max(0.0, MUTE_S - self.lull.seconds)]
-        if turn is not None and turn.silent and not turn.manual:
-            silence, end_wait_s = self._silence_s(), self._end_wait_s(turn)
-            waits = [*turning_points(end_wait_s, self.config), end_wait_s + STIR_S * self._ear.stirs]
-            rests = [wait - silence for wait in waits if silence < wait < inf]
-        times = [now + min(LOOK_S, rest + ROUNDING_S) for rest in rests]
-        later = (self.pending.idle_at(), self.pending.answer_at())
-        times += [max(now, at) + ROUNDING_S for at in later if at is not None]
-        return min(times, default=None)
+        turn, rest = self._turn, inf
+        if turn is not None and not turn.manual:
+            rest = self._rest_of_silence(turn) if turn.silent else max(0.0, MUTE_S - self.lull.seconds)
+        first = None if rest == inf else now + min(LOOK_S, rest + ROUNDING_S)
+        for at in (self.pending.idle_at(), self.pending.answer_at()):
+            if at is not None and (first is None or max(now, at) + ROUNDING_S < first):
+                first = max(now, at) + ROUNDING_S
+        return first
+
+    def _rest_of_silence(self, turn: UserSpeech) -> float:
+        """Return after how many more seconds the meaning of a silence may change; from LOOK_S on, any such number."""
+        silence = self._silence_s()
+        end_wait_s = self._least_end_wait_s(turn)
+        if silence + LOOK_S >= end_wait_s:  # else no evidence makes the turn end before the next look
+            end_wait_s = self._end_wait_s(turn)
+        waits = [*turning_points(end_wait_s, self.config), end_wait_s + STIR_S * self._ear.stirs]
+        return min((wait - silence for wait in waits if silence < wait < inf), default=inf)
 
     # ---- the person's voice
 
     def hear(self, pcm: bytes, now: float) -> list[Effect]:
         """Process microphone sound."""
-        self.lull.seconds = 0.0
+        self.lull.seconds, self.steady = 0.0, False
         if not self._listens:
             return []
         if self.config.turns.mode == "buffer":
@@ -190,7 +197,9 @@ class Floor:
             self._muted, self._turn.silent = False, False
         if self._echo is not None:
             pcm = self._echo.hear(pcm, self._answers.reply, now)
-        for event in self._ear.feed(pcm):
+        events = self._ear.feed(pcm)
+        self.steady = not events
+        for event in events:
             match event:
                 case Onset(at=at):
                     effects += self._onset(at, now)
@@ -352,14 +361,25 @@ class Floor:
         asks = not turn.held and policy.min_wait_s < policy.max_wait_s  # else nothing depends on the voice's end
         return turn.evidence(heard - self._ear.silence(heard), heard, self._ear.p_finished if asks else None)
 
+    def _best_evidence(self, turn: UserSpeech) -> PauseEvidence:
+        """Return the same as if the voice sounded finished: to find out costs a millisecond."""
+        heard = self._ear.heard
+        return turn.evidence(heard - self._ear.silence(heard), heard, 1.0)
+
     def _end_wait_s(self, turn: UserSpeech) -> float:
         """Return how long a silence ends the turn."""
         return end_wait_s(self._evidence(turn), self.config.turns, self._habits.patience)
+
+    def _least_end_wait_s(self, turn: UserSpeech) -> float:
+        """Return how long a silence at least lasts before it ends the turn, however the voice sounded."""
+        return end_wait_s(self._best_evidence(turn), self.config.turns, self._habits.patience)
 
     def consider(self, now: float) -> list[Effect]:
         """Act on the sound so far: an interruption, the end of the turn, or time to prepare an answer."""
         turn, config, heard = self._turn, self.config, self._ear.heard
         if turn is None:
+            if config.turns.idle_s is None:
+                return []
             return self.pending.break_silence((heard + self._gathered) / RATE, now)
         if heard - turn.onset + turn.gathered > (config.turns.max_turn_s + 2.0) * RATE:
             return self._end_turn(now)
@@ -372,9 +392,14 @@ class Floor:
             self._muted = turn.silent = True
         if turn.held and turn.confirmed and self._answers.asked and not self._answers.busy:
             return self._commit(turn, now)  # an answer to the question that the reply ended with
-        silence = self._silence_s()
-        evidence, strong_s = self._evidence(turn), self._ear.strong_for / RATE
-        wait_s = self._end_wait_s(turn)
+        if not turn.held and not (turn.confirmed and turn.silent):
+            return []  # the person speaks, or may begin to
+        silence, policy = self._silence_s(), config.turns
+        evidence, strong_s = self._best_evidence(turn), self._ear.strong_for / RATE
+        wait_s = end_wait_s(evidence, policy, self._habits.patience)
+        if silence >= wait_s or worth_preparing(evidence, policy):  # else it does not matter how the voice sounded
+            evidence = self._evidence(turn)
+            wait_s = end_wait_s(evidence, policy, self._habits.patience)
         match meaning(turn, silence, self._ear.voiced_for / RATE, wait_s, config, strong_s):
             case Meaning.MEANT if turn.asked:
                 return [*self._end_turn(now), *self.pending.close_understood(now)]

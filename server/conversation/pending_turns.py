@@ -17,7 +17,7 @@ from voxlane.server.conversation.client_events import Respond
 from voxlane.server.conversation.effects import Effect, Send, SendToEngine
 from voxlane.server.conversation.history import turn_item
 from voxlane.server.conversation.hot_words import hot_words
-from voxlane.server.conversation.phrases import leaves_floor
+from voxlane.server.conversation.phrases import leaves_floor, only_hums
 from voxlane.server.conversation.server_events import (
     Fault,
     HardToHear,
@@ -31,6 +31,9 @@ from voxlane.server.conversation.values import Item, SessionConfig
 
 CLIP_BYTES = 2 * RATE
 """Bytes of a clip per message to the engine: a second."""
+
+ASKED_CHARS = 80
+"""A question mark so near to the end of a reply asks the person something: "Shall I go on? Just say so."."""
 
 MOST_ASKED = MOST_CLIPS = 8
 """At most so many requested replies wait for transcripts, and so many clips are being transcribed."""
@@ -125,6 +128,11 @@ class PendingTurns:
         return bool(self._asked)
 
     @property
+    def waits(self) -> bool:
+        """Whether a turn, an answer or a requested reply waits here: else `catch_up` does nothing."""
+        return bool(self._turns or self._asked or self._waiting or self.owed)
+
+    @property
     def _replies_soon(self) -> bool:
         """Whether the client has asked for a reply that waits here."""
         return any(not one.aside for one in self._asked)
@@ -201,11 +209,23 @@ class PendingTurns:
             if turn.beside and turn.text and leaves_floor(turn.text, self._speaker.config.barge_in.language):
                 effects.append(Send(UserTurn(turn.number, turn.text)))
                 effects += self.end_wordless(turn, now)
+            elif self._needs_no_answer(turn):
+                effects += [*self._answers.withdraw(), Send(UserTurn(turn.number, turn.text))]
+                effects += self.end_wordless(turn, now)
             elif turn.text:
                 effects += self.answer(turn, now)
             else:
                 effects += [*self._answers.withdraw(), *self.end_wordless(turn, now)]
         return effects
+
+    def _needs_no_answer(self, turn: UserSpeech) -> bool:
+        """Return whether a turn is only a cough or a hum, which cut off no reply and answers no question."""
+        config = self._speaker.config
+        decided = config.turns.mode != "auto" or config.barge_in.at_once  # the client wants every voice answered
+        if decided or self.owed or not only_hums(turn.text, config.barge_in.language):
+            return False
+        said = [item for item in self._answers.history.items if item.kind == "assistant"]
+        return not said or (said[-1].whole and "?" not in said[-1].text[-ASKED_CHARS:])
 
     def answer_at(self) -> float | None:
         """Return when a turn that may go on is answered after all; None if there is none."""

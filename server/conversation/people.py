@@ -58,8 +58,10 @@ class People:
     @property
     def level(self) -> float:
         """The loudness of the last frames since the gate opened, in dB."""
-        power = sum(10 ** (level / 10) for level in self._levels) / max(1, len(self._levels))
-        return 10 * log10(power + 1e-12)
+        power = 0.0  # not `sum`, which rounds otherwise from Python 3.12 on: the native ear adds like this
+        for level in self._levels:
+            power += 10 ** (level / 10)
+        return 10 * log10(power / max(1, len(self._levels)) + 1e-12)
 
     @property
     def voice_level(self) -> float:

@@ -14,6 +14,7 @@ class Phrasebook:
     stop: tuple[str, ...] = ()
     backchannels: frozenset[str] = frozenset()  # phrases that leave the floor to the assistant
     murmur: re.Pattern[str] | None = None  # backchannels without a fixed spelling
+    hum: re.Pattern[str] | None = None  # what recognisers write for a cough or a hum: no answer, unless to a question
     claims: frozenset[str] = frozenset()  # words that take the floor even alone
     open: frozenset[str] = frozenset()  # last words of an unfinished sentence, and words that mark thinking
     closed: frozenset[str] = frozenset()  # endings that are complete although their last word is in `open`
@@ -44,6 +45,7 @@ ENGLISH = Phrasebook(
         r"m+|(m+h+)+m*|(h+m+)+|m+hu+m+|u+h+m*|u+m+|h+u+h+|h+u+m+|u+hu+[hm]+|e+r+m*|e+h+|a+h*|a+ha+h*|o+h+|o{2,}h*"
         r"|ye+a+h*|ye+p+|yu+p+|ya+h*|b?w?a?(ha)+h*|a?(he)+h*|(hee)+|p+f+t*|phe+w+|tsk|ts+|s+h+|u+gh+|a+rgh+|a+w+"
     ),
+    hum=re.compile(r"m+|(m+h+)+m*|(h+m+)+|m+hu+m+|u+h+m*|u+m+|h+u+h+|h+u+m+|u+hu+[hm]+|e+r+m*|a+h+|o+h+|p+f+t*|you"),
     claims=_phrases(
         "no, nope, nah, not, don't, but, what, why, who, when, where, how, which, sorry, pardon, hello, hey, help,"
         "listen, look, next, skip, back, again, repeat, continue, louder, slower, faster, quiet, thanks, thank, bye,"
@@ -95,6 +97,12 @@ def spell(text: str) -> tuple[str, ...]:
 def leaves_floor(text: str, language: str = "en") -> bool:
     """Return whether the words, if any, are backchannels, laughter and sighs only."""
     return _leaves_floor(spell(text), language)
+
+
+def only_hums(text: str, language: str = "en") -> bool:
+    """Return whether the words are what recognisers write for coughs and hums, and no question such as "Huh?"."""
+    hum, words = phrasebook(language).hum, spell(text)
+    return bool(hum and words and "?" not in text and all(hum.fullmatch(word) for word in words))
 
 
 @lru_cache(maxsize=1024)

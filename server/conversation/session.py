@@ -103,14 +103,10 @@ class Session:
         """Process an event; return its effects in order."""
         floor, answers = self._floor, self.answers
         floor.lull.look(now)  # before the event, since sound resets it
+        if type(event) is Audio:  # fifty a second
+            return self._hear(event.pcm, now)
         effects: list[Effect] = []
         match event:
-            case Audio(pcm) if len(pcm) > PIECE_BYTES:  # sent faster than real time: it may hold several turns
-                for at in range(0, len(pcm), PIECE_BYTES):
-                    effects += self.feed(Audio(pcm[at : at + PIECE_BYTES]), now)
-                return effects
-            case Audio(pcm):
-                effects = floor.hear(pcm, now)
             case Started() | Words() | Text() | Samples() | Finished() | Refused() | Probability() | ToolCall():
                 effects = floor.receive(event, now)
             case Played(epoch, samples):
@@ -153,6 +149,17 @@ class Session:
                 pass
         return self._conclude(effects, now)
 
+    def _hear(self, pcm: bytes, now: float) -> list[Effect]:
+        """Process sound. If it changes nothing, only a silence or a time limit can: nothing else is looked at."""
+        if len(pcm) > PIECE_BYTES:  # sent faster than real time: it may hold several turns
+            pieces = (Audio(pcm[at : at + PIECE_BYTES]) for at in range(0, len(pcm), PIECE_BYTES))
+            return [effect for piece in pieces for effect in self.feed(piece, now)]
+        effects = self._floor.hear(pcm, now)
+        if not self._floor.steady or not self.answers.idle or self._floor.pending.waits:
+            return self._conclude(effects, now)
+        considered = self._floor.consider(now)
+        return self._settle([*effects, *considered], now) if considered else effects
+
     def end(self, now: float) -> list[Effect]:
         """End every open turn and the reply: the server goes down."""
         effects = self._floor.give_up(now)
@@ -179,8 +186,10 @@ class Session:
 
     def wake_at(self, now: float) -> float | None:
         """Return when to feed a Tick if nothing else happens, None if that is never needed."""
-        times = (self.answers.wake_at(now), self._floor.wake_at(now))
-        return min((at for at in times if at is not None), default=None)
+        first, second = None if self.answers.idle else self.answers.wake_at(now), self._floor.wake_at(now)
+        if first is None or second is None:
+            return second if first is None else first
+        return min(first, second)
 
     def _cancel(self, event: CancelReply, now: float) -> list[Effect]:
         reply, answers = self.answers.reply, self.answers
@@ -198,7 +207,10 @@ class Session:
 
     def _conclude(self, effects: list[Effect], now: float) -> list[Effect]:
         """Add what follows from an event: the state of the floor, frames to send, replies that end or begin."""
-        effects = [*effects, *self._floor.consider(now), *self.answers.advance(self.config, now)]
+        return self._settle([*effects, *self._floor.consider(now)], now)
+
+    def _settle(self, effects: list[Effect], now: float) -> list[Effect]:
+        effects += self.answers.advance(self.config, now)
         if self._echo is not None:
             self._echo.note(effects, self.answers.reply)
         effects += self._floor.pending.catch_up(now)

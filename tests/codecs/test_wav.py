@@ -246,3 +246,13 @@ def test_any_bytes_after_the_magic(tail: bytes) -> None:
     assert "\n" not in reason
     assert len(samples) <= SMALL.seconds * rate
     assert np.isfinite(samples).all()
+
+
+def test_a_streams_header_may_state_a_length() -> None:
+    for seconds, frames in ((2.0, 48_000), (1e9, (2**31 - 4096) // 2)):
+        data = wav_stream_header(24_000, most_seconds=seconds) + WORDS.tobytes()
+        with wave.open(io.BytesIO(data)) as file:
+            assert file.getnframes() == frames
+            assert file.readframes(frames) == WORDS.tobytes()
+        samples, _ = decode_wav(data)
+        assert len(samples) == len(WORDS)

@@ -19,7 +19,7 @@ from voxlane.server import limits
 from voxlane.server.audio import decoding
 from voxlane.server.audio.clip import limits_for, to_listening
 from voxlane.server.audio.decoding import AudioDecoder
-from voxlane.server.errors import BadAudio, TooLarge, VoxlaneError
+from voxlane.server.errors import BadAudio, Overloaded, TooLarge, VoxlaneError
 
 TONE = (0.5 * np.sin(np.arange(24_000) * 2 * np.pi * 440 / 24_000)).astype(np.float32)
 
@@ -45,7 +45,15 @@ def encoded(kind: SpeechFormat) -> bytes:
 
 
 async def decode(data: bytes, seconds: float = 60) -> bytes:
-    return await AudioDecoder(seconds, 1).decode(data)
+    async with AudioDecoder(seconds, 1) as decoder:
+        return await decoder.decode(data)
+
+
+def forks_that(code: str) -> tuple[str, ...]:
+    """Return the command of a decoder whose forks run this code, as `serve` does, with the server at `peer`."""
+    module = "from voxlane.server.audio import decode_child\n"
+    serve = f"def serve(request, peer):\n    import os, pathlib, sys, time\n    {code}\n"
+    return (decoding.CHILD[0], "-P", "-c", f"{module}{serve}decode_child.serve = serve\ndecode_child.main()")
 
 
 @pytest.mark.parametrize("kind", ["wav", "mp3", "opus", "flac", "aac"])
@@ -113,39 +121,68 @@ async def test_bad_files_are_named(data: bytes, error: type[VoxlaneError], says:
 
 
 async def test_a_file_that_takes_too_long_is_given_up() -> None:
-    with pytest.raises(BadAudio, match="too long to decode"):
-        await AudioDecoder(60, 1, 0.001).decode(MP3)
+    async with AudioDecoder(60, 1, 0.001) as decoder:
+        with pytest.raises(BadAudio, match="too long to decode"):
+            await decoder.decode(MP3)
 
 
-@pytest.mark.parametrize("code", ["import os; os.abort()", "print('x' * 10_000_000)", "import sys; sys.exit(3)", ""])
+@pytest.mark.parametrize(
+    "code",
+    ["os.abort()", "peer.sendall(b'x' * 10_000_000)", "sys.exit(3)", "pass", "peer.sendall(bytes(3)); os.abort()"],
+)
 async def test_a_decoder_that_breaks_is_a_broken_file(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "CHILD", (decoding.CHILD[0], "-c", code))
+    monkeypatch.setattr(decoding, "CHILD", forks_that(code))
     with pytest.raises(BadAudio, match="broken"):
         await decode(MP3)
 
 
-async def test_who_leaves_takes_the_decoder_along(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    started = tmp_path / "started"
-    code = f"import pathlib, time; pathlib.Path({str(started)!r}).touch(); time.sleep(600)"
+@pytest.mark.parametrize("code", ["import os; os.abort()", "pass"])
+async def test_a_decoder_that_does_not_start_says_nothing_about_the_file(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(decoding, "CHILD", (decoding.CHILD[0], "-c", code))
-    decoder = AudioDecoder(60, 1)
-    task = asyncio.create_task(decoder.decode(MP3))
-    await eventually(started.exists)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    monkeypatch.undo()
-    assert await decoder.decode(MP3)  # its slot is free again
+    with pytest.raises(Overloaded):
+        await decode(MP3)
+
+
+async def test_a_crash_ends_one_file_and_the_next_is_decoded() -> None:
+    async with AudioDecoder(60, 2) as decoder:
+        whole = await decoder.decode(MP3)
+        process = decoder._parent
+        with pytest.raises(BadAudio, match="broken"):
+            await decoder.decode(MP3[:20])
+        assert await asyncio.gather(decoder.decode(MP3), decoder.decode(MP3)) == [whole, whole]
+        assert decoder._parent is process  # one process forked for all of them
+        assert process is not None
+        process._process.kill()  # it may take one more request, and die with it
+        assert await decoder.decode(MP3) == whole
+        assert decoder._parent is not process
+
+
+async def test_a_client_that_leaves_ends_its_fork(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    code = f"pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    monkeypatch.setattr(decoding, "CHILD", forks_that(code))
+    async with AudioDecoder(60, 1) as decoder:
+        task = asyncio.create_task(decoder.decode(MP3))
+        await eventually(lambda: started.exists() and bool(started.read_text()))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        fork = Path(f"/proc/{started.read_text()}/cmdline")
+        await eventually(lambda: not fork.exists() or not fork.read_bytes())
+        monkeypatch.undo()
+        await decoder.aclose()
+        assert await decoder.decode(MP3)  # its slot is free again
 
 
 async def test_a_decoder_is_ended_though_nobody_read_what_it_wrote(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     written = tmp_path / "written"
-    # A pipe holds 64 KiB: once all this is written, asyncio has taken more than the 128 KiB at which it stops reading.
-    code = "import sys, pathlib, time; sys.stdout.write('x' * 230_000); sys.stdout.flush(); "
-    code += f"pathlib.Path({str(written)!r}).touch(); time.sleep(600)"
-    monkeypatch.setattr(decoding, "CHILD", (decoding.CHILD[0], "-c", code))
+    # Once all this is sent, asyncio has taken more than the 128 KiB at which it stops reading.
+    code = f"peer.sendall(b'x' * 230_000); pathlib.Path({str(written)!r}).touch(); time.sleep(600)"
+    monkeypatch.setattr(decoding, "CHILD", forks_that(code))
 
     async def refuse(stdout: asyncio.StreamReader, most: int) -> bytearray:
         await eventually(written.exists)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxlane.engine.api import Segment, Word, Words
+from voxlane.server.audio.languages import NAMES, code_of_language, name_of_language
 from voxlane.server.audio.transcript import (
     CUE_CHARACTERS,
     CUE_SECONDS,
@@ -91,7 +92,7 @@ def test_verbose_has_what_was_asked_for(with_segments: bool, with_words: bool) -
     transcript = Transcript()
     transcript.add(words("one two", segments=(segment("one"), segment("two", 2.0))))
     found = json.loads(json.dumps(verbose(transcript, 3.0, segments=with_segments, words=with_words)))
-    assert (found["text"], found["duration"], found["language"]) == ("one two", 3.0, "en")
+    assert (found["text"], found["duration"], found["language"]) == ("one two", 3.0, "english")
     assert ("segments" in found, "words" in found) == (with_segments, with_words)
     if with_words:
         assert found["words"][1] == {"word": "two", "start": 2.0, "end": 2.36}
@@ -104,3 +105,11 @@ def test_an_impossible_segment_still_fits_json() -> None:
     found = segment_object(0, Segment("", 0, 0, -math.inf, 0, 1.0, "en"))
     json.dumps(found, allow_nan=False)
     assert found["avg_logprob"] == -9999.0
+
+
+def test_languages_go_by_their_codes_and_names() -> None:
+    for said in ("en", "EN", "en-US", "en_GB", "english", "English"):
+        assert code_of_language(said) == "en"
+    assert (name_of_language("de"), name_of_language("yue"), name_of_language("")) == ("german", "cantonese", "")
+    assert name_of_language("tlh") == "tlh"
+    assert [code_of_language(name) for name in NAMES.values()] == list(NAMES)

@@ -16,6 +16,7 @@ from voxlane.server.conversation.end_of_turn import (
     SentenceEnding,
     end_wait_s,
     ending,
+    only_stops,
     worth_preparing,
 )
 from voxlane.server.conversation.turns import Eagerness, TurnPolicy
@@ -168,3 +169,22 @@ def test_a_person_who_searches_for_words_is_given_the_time_of_the_last_pauses() 
     assert wait_s(1, 0.6) == wait_s(0, 0.0) == 0.25
     assert wait_s(2, 0.6) == pytest.approx(0.78)
     assert wait_s(5, 3.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("Stop, that is enough.", True),
+        ("Wait.", True),
+        ("Hold on a second.", True),
+        ("Stop, that is enough. What is the capital of France?", False),
+        ("Wait, what?", False),
+        ("Stop the music in the kitchen at nine o'clock.", False),
+        ("Please don't stop.", False),
+        ("", False),
+    ],
+)
+def test_after_a_bare_stop_the_person_has_time_to_say_what_they_want(words: str, expected: bool) -> None:
+    sure = PauseEvidence(words, p_words=0.999, p_sound=0.99)
+    assert only_stops(words) is expected
+    assert (end_wait_s(sure, TurnPolicy(eagerness="auto")) >= 0.8) is expected

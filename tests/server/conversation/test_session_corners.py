@@ -503,3 +503,37 @@ def test_a_turn_whose_words_are_known_outlives_the_engine() -> None:
     table.feed(RequestsLost())
     table.wait(3.0)
     assert [turn.text for turn in table.of(UserTurn)] == ["the one was by"]
+
+
+@pytest.mark.parametrize(
+    ("heard", "last", "answered"),
+    [
+        ("You", None, False),  # a cough, as Moonshine writes it
+        ("Mm-hmm,", "It is the longest river.", False),
+        ("Uh-huh", "Shall I go on?", True),
+        ("Huh?", "It is the longest river.", True),
+        ("You can stop.", None, True),
+        ("Okay.", "It is the longest river.", True),
+    ],
+)
+def test_a_cough_in_silence_is_not_answered(heard: str, last: str | None, answered: bool) -> None:
+    table = Table()
+    if last is not None:
+        table.session.answers.history.place(Item("before", "assistant", last))
+    table.engine.transcripts[0] = heard
+    ask(table)
+    table.wait(5)
+    assert [turn.text for turn in table.of(UserTurn)] == [heard]
+    assert len(table.of(TurnDone)) == 1
+    assert bool(table.of(ReplyStarted)) is answered
+
+
+def test_a_hum_that_the_client_ends_itself_is_answered() -> None:
+    table = Table(MANUAL)
+    table.engine.transcripts[0] = "Mm-hmm"
+    table.feed(StartTurn())
+    table.speak("v", 30)
+    table.feed(EndTurn())
+    table.work()
+    table.wait(2)
+    assert table.of(ReplyStarted)
