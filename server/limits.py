@@ -144,6 +144,10 @@ RESTART_WINDOW_SECONDS = 60.0
 RESTART_DELAY_SECONDS = 0.05
 """Wait before the first restart; it doubles with each restart in the window."""
 
+PROCESS_HUNG_SECONDS = 10
+"""How long the event loop of a server process may stand still before its supervisor replaces it: the kernel goes on
+giving it new connections."""
+
 RESTART_DELAY_MOST_SECONDS = 2.0
 """Longest wait before a restart: an engine that is lost again and again still comes back within 5 s."""
 
@@ -311,6 +315,37 @@ VOICE_SESSIONS = 1024
 VOICE_SESSIONS_PER_ADDRESS = 256
 """Default number of conversations from one address: an office or a carrier may share one."""
 
+SDP_BYTES = 64 * 1024
+"""Bytes of a WebRTC offer: a browser's has 3 to 8 KiB."""
+
+CALL_CONNECT_SECONDS = 20.0
+"""Time from the answer to a WebRTC offer until the data channel is open."""
+
+CALL_AUDIO_BURST_SECONDS = 5.0
+"""Audio of a WebRTC track at once: what a network has held back."""
+
+CALL_WAITING_MESSAGES = 1024
+"""Messages and microphone frames of a WebRTC client that may wait to be processed: twenty seconds of frames."""
+
+CALL_HELD_PARTS = 512
+"""Parts of messages of a WebRTC client that may wait for missing ones: more than twice the largest message."""
+
+CALL_HELD_BYTES = 1024 * 1024
+"""Bytes of them: the window that the client is told."""
+
+CALL_STREAMS = 64
+"""Streams of a WebRTC client that have had data; clients use one."""
+
+CALL_UNSENT_BYTES = 1024 * 1024
+"""Bytes that may wait in a data channel before the next event waits, too."""
+
+OPENS_PER_SECOND = 32.0
+"""New conversations of one address a second, after a burst: a carrier begins fewer calls. An address that opens and
+drops them as fast as it can makes so much garbage that collecting it held the event loop for 76 ms."""
+
+OPENING_ADDRESSES = 4096
+"""Addresses whose rate is remembered."""
+
 VOICE_SESSION_SECONDS = 3600.0
 """Default length of a conversation."""
 
@@ -371,3 +406,48 @@ CLIENT_SECRET_SECONDS = (10, 7200)
 
 CLIENT_SECRET_USUAL_SECONDS = 600
 """Default life of a client secret, as OpenAI has it."""
+
+RESPONSES_KEPT = 256
+"""Responses of one key that `previous_response_id` can name, before the oldest is dropped: 64 MiB at worst."""
+
+RESPONSE_KEPT_BYTES = 256 * 1024
+"""Bytes of a kept response with all that went before it: four times what fits a context of 16,000 tokens."""
+
+RESPONSES_KEPT_BYTES = 256 * 1024 * 1024
+"""Bytes of the responses of all keys that a process keeps, before the oldest are dropped."""
+
+RESPONSE_KEPT_SECONDS = 3600
+"""How long a response is kept: longer than any pause within a conversation."""
+
+METADATA_ENTRIES = 16
+"""Entries of a response's metadata, as OpenAI has it."""
+
+METADATA_CHARACTERS = (64, 512)
+"""Characters of a key and of a value of metadata, as OpenAI has it."""
+
+ROOM_STEP_SHARE = {"cpu": 0.95, "gpu": 1.6}
+"""Share of the engine's step thread at which a server is full. On a CPU a busy thread is a full one. Beside a GPU it
+batches more when it is always busy: 256 conversations were within their targets where 128 took 0.83 of it."""
+
+ROOM_FIRST_SOUND_SECONDS = {"cpu": 4.0, "gpu": 1.0}
+"""Mean time to the first sound of a reply at which a server is full: a person repeats the question. Two cores that
+other work keeps busy take 1.2 s for one conversation; a GPU 0.3 s."""
+
+ROOM_LAG_MS = 50.0
+"""Default mean lag of the event loop at which a server is full: sound that comes every 20 ms is late by then."""
+
+ROOM_BLOCKS_KEPT = 0.05
+"""Default share of the KV blocks that is kept free of conversations: running ones grow."""
+
+ROOM_KEPT_FOR_RESUMES = 0.1
+"""Default share of the room that is kept for conversations which another process has lost."""
+
+ROOM_SURE = 4
+"""Default number of conversations that are admitted whatever is measured: two cores answered four at a time within
+0.7 s (median), and a page that is opened again must not be refused."""
+
+ROOM_RETRY_SECONDS = 5
+"""The wait in the Retry-After of a full server: half of what the measured values are averaged over."""
+
+AGENT_SPARE_CONNECTIONS = 64
+"""Connections that a balancer may open beyond the conversations there is room for: HTTP requests, pages, resumes."""

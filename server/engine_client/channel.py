@@ -38,6 +38,9 @@ class EngineTransport(Protocol):
     def send(self, message: ToEngine) -> None:
         """Send a message; raise Overloaded if too much waits."""
 
+    def send_soon(self, message: Append) -> None:
+        """Send a message within a few milliseconds, in one packet with others; raise Overloaded if too much waits."""
+
     @property
     def connected(self) -> bool:
         """Whether an engine takes messages now."""
@@ -66,9 +69,12 @@ class Channel:
     def tell(self, message: ToEngine) -> FromEngine | None:
         """Send a command to the engine, or keep it; return a Refused if its request cannot go on."""
         if isinstance(message, Append) and message.request_id == self._gathers_for:
+            begun = self._begun
             if self._gather(message.audio):
                 return None
             message = Append(message.request_id, audio=self._take_gathered())
+            if begun and self._transport.connected:
+                return self._send(message, soon=True)
         elif self._gathered:
             refused = self._send(Append(self._gathers_for, audio=self._take_gathered()))
             if refused is not None and getattr(message, "request_id", "") == self._gathers_for:
@@ -117,7 +123,7 @@ class Channel:
         if self._closed:
             return
         self._closed = True
-        for request_id in self._live:
+        for request_id in list(self._live):
             if self._transport.connected:
                 self._transport.send(Cancel(request_id))
         self._live.clear()
@@ -135,9 +141,12 @@ class Channel:
         self._gathered.clear()
         return audio
 
-    def _send(self, message: ToEngine) -> FromEngine | None:
+    def _send(self, message: ToEngine, *, soon: bool = False) -> FromEngine | None:
         try:
-            self._transport.send(message)
+            if soon and isinstance(message, Append):
+                self._transport.send_soon(message)
+            else:
+                self._transport.send(message)
         except (VoxlaneError, UndecodableMessage):
             return self._refuse(message)
         return None

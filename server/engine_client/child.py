@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -32,6 +33,7 @@ class EngineChild:
     def __init__(self, process: asyncio.subprocess.Process, control: socket.socket, page: ProgressPage) -> None:
         control.setblocking(False)
         self.page = page
+        self._spare = SpareDescriptor()
         self._process = process
         self._control: socket.socket | None = control
         self._loop = asyncio.get_running_loop()
@@ -44,8 +46,10 @@ class EngineChild:
         self._loop.add_reader(control.fileno(), self.read_control)
 
     @classmethod
-    async def start(cls, command: Sequence[str]) -> tuple[Self, socket.socket]:
-        """Start a process; return it, and our end of the engine's link."""
+    async def start(
+        cls, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> tuple[Self, socket.socket]:
+        """Start a process with additions to its environment; return it, and our end of the engine's link."""
         with contextlib.ExitStack() as opened:
             link, its_link = _pair(opened)
             control, its_control = _pair(opened)
@@ -64,6 +68,7 @@ class EngineChild:
                 stdout=2,
                 pass_fds=given,
                 start_new_session=True,
+                env={**os.environ, **environment} if environment else None,
             )
             try:
                 child = cls(process, control, page)
@@ -133,7 +138,7 @@ class EngineChild:
                 if not packet:
                     raise ConnectionResetError
                 self._drop_fork()
-                self._fork = _Fork(decode_forked(packet).pid, self._on_fork_exit)
+                self._fork = _Fork(decode_forked(packet).pid, self._on_fork_exit, self._spare)
             except BlockingIOError:
                 return
             except (OSError, UndecodableMessage):
@@ -165,6 +170,7 @@ class EngineChild:
         await self._end_process()
         await asyncio.wait({self._exited})
         self._drop_fork()
+        self._spare.close()
         self.page.close()
 
     def terminate(self) -> None:
@@ -203,17 +209,47 @@ class EngineChild:
             self._fork = None
 
 
+class SpareDescriptor:
+    """A descriptor that is kept for the moment in which this process has no other left."""
+
+    def __init__(self) -> None:
+        self._spare = os.open(os.devnull, os.O_RDONLY)
+
+    def open_process(self, pid: int) -> int:
+        """Return a descriptor of a process, even if there is no other left: else a sound engine would seem lost."""
+        try:
+            return os.pidfd_open(pid)
+        except OSError as error:
+            if error.errno != errno.EMFILE or self._spare < 0:
+                raise
+            self.close()
+            return os.pidfd_open(pid)
+        finally:
+            self._refill()
+
+    def close(self) -> None:
+        """Give it up."""
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+
+    def _refill(self) -> None:
+        if self._spare < 0:
+            with contextlib.suppress(OSError):
+                self._spare = os.open(os.devnull, os.O_RDONLY)
+
+
 class _Fork:
     """An engine that is not our child: it is known by a descriptor, which no other process can get."""
 
-    def __init__(self, pid: int, exited: Callable[[], None]) -> None:
+    def __init__(self, pid: int, exited: Callable[[], None], spare: SpareDescriptor) -> None:
         self.pid: int | None = pid
         self._exited = asyncio.Event()
         self._notify = exited
         self._loop = asyncio.get_running_loop()
         self._descriptor = -1
         try:
-            self._descriptor = os.pidfd_open(pid)
+            self._descriptor = spare.open_process(pid)
         except ProcessLookupError:
             self._loop.call_soon(self._on_exit)
         else:

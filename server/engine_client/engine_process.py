@@ -1,6 +1,6 @@
 """The engine child process: start, socket, restart, stop.
 
-It turns a Submit into a RequestStream. When the child dies, running requests end with errors and a new child starts.
+engine_client.py has the requests. When the child dies, running requests end with errors and a new child starts.
 
     starting ──Ready──▶ ready ──engine lost──▶ restarting ──Ready──▶ ready
         └──StartFailed──▶ failed ◀──too many restarts──┘                            stop(): stopped, from anywhere
@@ -14,106 +14,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Literal, Self
 
 from voxlane.engine.api import (
     AUTO_MODEL,
-    Cancel,
     Configure,
     EngineConfig,
-    Finished,
     FromEngine,
     Loading,
-    Probability,
     Ready,
-    RefusalCode,
-    Refused,
-    Samples,
     Shutdown,
-    Started,
     StartFailed,
-    StepStats,
-    Submit,
-    Text,
-    ToEngine,
-    ToolCall,
-    UndecodableMessage,
-    VoiceMade,
-    Words,
 )
 from voxlane.server import limits
-from voxlane.server.engine_client.channel import Channel, Receive
 from voxlane.server.engine_client.child import EngineChild
-from voxlane.server.engine_client.kept_voices import KeptVoice, KeptVoices
+from voxlane.server.engine_client.engine_client import EngineClient, LossCause, Observer
 from voxlane.server.engine_client.packets import PacketPipe
 from voxlane.server.engine_client.step_watch import LOOK_S, StepWatch
-from voxlane.server.engine_client.stream import Output, ReceivedMessages, RequestStream
-from voxlane.server.errors import (
-    ContextTooLong,
-    EngineLost,
-    EngineNotReady,
-    EngineStartFailed,
-    InternalError,
-    InvalidRequest,
-    ModelNotFound,
-    Overloaded,
-    VoxlaneError,
-)
+from voxlane.server.errors import EngineLost
 from voxlane.server.log import line
 
 logger = logging.getLogger(__name__)
 
 ENGINE_COMMAND = (sys.executable, "-m", "voxlane.engine.process")
 """The child's command line; the numbers of its descriptors are appended: engine/process.py has their order."""
-
-State = Literal["starting", "ready", "restarting", "failed", "stopped"]
-
-LossCause = Literal["died", "hung", "failed_start", "no_process"]
-"""Why there is no engine: it died, its steps hung, it could not load, or no process could be started."""
-
-_WAITING: dict[State, str] = {
-    "starting": "It is starting",
-    "restarting": "It was lost and is starting again",
-    "failed": "It could not be started so far and is tried again",
-    "stopped": "The server is stopping",
-}
-
-_REFUSALS: dict[RefusalCode, type[VoxlaneError]] = {
-    "too_long": ContextTooLong,
-    "overloaded": Overloaded,
-    "bad_request": InvalidRequest,
-    "duplicate_id": InternalError,
-    "no_model": ModelNotFound,
-}
-
-
-class Observer:
-    """Receives news of the engine. The base class ignores it; metrics and progress bars override methods."""
-
-    def loading(self, message: Loading) -> None:
-        """The engine reports a step of its start-up."""
-
-    def state_changed(self, state: State) -> None:
-        """The engine process has a new state."""
-
-    def lost(self, cause: LossCause) -> None:
-        """There is no engine any more, or another start has failed."""
-
-    def back(self, seconds: float) -> None:
-        """An engine is ready again, so long after the last one was lost."""
-
-    def stepped(self, message: StepStats) -> None:
-        """The engine reports its steps of the last second."""
-
-    def finished(self, message: Finished) -> None:
-        """A request has ended; its stream may be closed already."""
 
 
 class RestartBudget:
@@ -158,7 +86,7 @@ class StartFailures:
         return 0 < self._most <= len(self._times)
 
 
-class EngineProcess:
+class EngineProcess(EngineClient):
     """Runs the engine child and gives each request its stream."""
 
     def __init__(
@@ -169,79 +97,37 @@ class EngineProcess:
         observers: Sequence[Observer] = (),
         restarts: RestartBudget | None = None,
         standby: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Run an engine with this configuration; without `standby` its own is ignored: a short command needs none."""
-        self.state: State = "starting"
-        self.failure = ""  # why there is no engine, while the state is `failed`
-        self.given_up = asyncio.Event()  # no engine can be started, and none is tried any more
+        """Run an engine with this configuration; without `standby` its own is ignored: a short command needs none.
+
+        `environment` is added to that of the engine's processes.
+        """
+        super().__init__(observers)
         self._start_failure = ""  # what the last child has said about its start
         self._served = False  # the present engine was ready
         self._hung = False  # it was given up because its steps hung
         self._failures = StartFailures(config.start_failures, config.start_failures_s)
         self._fresh = True  # it has loaded by itself, and is no fork of a template
         self._lost_forks = 0  # forks in a row that were lost before they were ready
-        self._began_s = self._lost_s = self._expected_s = 0.0  # start, loss and expected return, on the loop's clock
+        self._began_s = self._lost_s = 0.0  # start and loss, on the loop's clock
         self._load_s, self._fork_s = limits.LOAD_SECONDS, limits.FORKED_SECONDS  # how long the last ones took
-        self.voices = KeptVoices()
-        self._ready: Ready | None = None
         self._config = config if standby else replace(config, standby=False)
         self._command = tuple(command)
-        self._observers = tuple(observers)
+        self._environment = dict(environment or {})
         self._restarts = restarts or RestartBudget()
-        self._inboxes: dict[str, ReceivedMessages] = {}
-        self._channels: dict[str, Channel] = {}
-        self._pipe: PacketPipe | None = None
         self._child: EngineChild | None = None
         self._supervisor: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
 
     @property
     def pid(self) -> int | None:
         """Return the process number of the engine, if there is one."""
         return self._child.pid if self._child is not None else None
 
-    @property
-    def back_in_s(self) -> int:
-        """Return in how many whole seconds an engine is expected to be ready; 0 if one is."""
-        if self.state == "ready":
-            return 0
-        left_s = self._expected_s - self._loop_time()
-        return math.ceil(left_s) if left_s > 0 else limits.OVERDUE_SECONDS
-
-    def not_ready(self) -> EngineNotReady:
-        """Return the error that tells the truth about an engine that is not there."""
-        seconds = self.back_in_s
-        hint = f"{_WAITING.get(self.state, 'It is starting')}; try again in {seconds} s."
-        return EngineNotReady(hint, detail=self.state, retry_after_s=seconds)
-
-    @staticmethod
-    def _loop_time() -> float:
-        return asyncio.get_running_loop().time()
-
-    @property
-    def ready(self) -> Ready | None:
-        """Return the engine's last description, with the kept voices; None before the first one."""
-        return None if self._ready is None else self.voices.offered(self._ready)
-
-    @property
-    def open_streams(self) -> int:
-        """Return how many requests are in progress."""
-        return len(self._inboxes)
-
     def start(self) -> None:
         """Begin to start the child; `wait_ready` waits for it."""
         self._expected_s = self._loop_time() + self._load_s
         self._supervisor = asyncio.create_task(self._supervise(), name="engine supervisor")
-
-    async def wait_ready(self) -> Ready:
-        """Wait until the engine is ready; raise EngineStartFailed if it cannot start."""
-        while self.state != "ready":
-            if self.state in ("failed", "stopped"):
-                raise EngineStartFailed(self.failure)
-            self._changed.clear()
-            await self._changed.wait()
-        assert self.ready is not None
-        return self.ready
 
     async def stop(self) -> None:
         """Fail the running requests, ask the child to exit, and kill it if it does not."""
@@ -262,79 +148,12 @@ class EngineProcess:
             await self._child.close()
             self._child = None
 
-    async def __aenter__(self) -> Self:
-        self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
-
-    def submit(self, submit: Submit) -> RequestStream:
-        """Start a request and return its stream; raise EngineNotReady or Overloaded if it cannot start."""
-        if self.state != "ready" or self._pipe is None:
-            raise self.not_ready()
-        if submit.request_id in self._inboxes:
-            raise InternalError(detail="request id used twice")
-        inbox = self._inboxes[submit.request_id] = ReceivedMessages()
-        try:
-            self._pipe.send(submit)
-        except (VoxlaneError, UndecodableMessage) as error:
-            del self._inboxes[submit.request_id]
-            if isinstance(error, UndecodableMessage):
-                raise ContextTooLong(detail=str(error)) from error
-            raise
-        return RequestStream(submit.request_id, inbox, self._from_stream)
-
-    def channel(self, name: str, receive: Receive) -> Channel:
-        """Open a channel for all requests whose ids begin with `name` and a slash; it survives restarts."""
-        assert name not in self._channels
-        channel = self._channels[name] = Channel(name, self, receive, lambda: self._drop_channel(name))
-        return channel
-
-    def _drop_channel(self, name: str) -> None:
-        self._channels.pop(name, None)
-
-    @property
-    def connected(self) -> bool:
-        """Whether the engine takes requests."""
-        return self.state == "ready" and self._pipe is not None
-
-    @property
-    def starting(self) -> bool:
-        """Whether an engine is being started."""
-        return self.state in ("starting", "restarting")
-
-    def abandon(self, make_error: Callable[[], VoxlaneError]) -> int:
-        """End every stream with an error and cancel its request; return how many there were."""
-        inboxes, self._inboxes = self._inboxes, {}
-        running = {request_id: inbox for request_id, inbox in inboxes.items() if not inbox.ended}
-        for request_id, inbox in running.items():
-            inbox.put(make_error())
-            self.send(Cancel(request_id))
-        return len(running)
-
-    def send(self, message: ToEngine) -> None:
-        """Send a command that has no answer of its own (Pause, Resume); dropped while there is no engine."""
+    def attach(self, link: socket.socket) -> None:
+        """Give the engine the link of another server process; it is closed here once it is sent."""
         if self._pipe is not None:
-            self._pipe.send(message)
-
-    def keep_voice(self, voice: KeptVoice) -> None:
-        """Keep a voice under its name, in this engine and in restarted ones."""
-        self.send(self.voices.keep(voice))
-
-    def forget_voice(self, name: str) -> None:
-        """Forget the voice of a name."""
-        self.send(self.voices.forget(name))
-
-    def _from_stream(self, message: ToEngine) -> None:
-        """Send a stream's message; a Cancel closes the stream and is sent only if the request has not ended."""
-        if isinstance(message, Cancel):
-            inbox = self._inboxes.pop(message.request_id, None)
-            if inbox is None or inbox.ended:
-                return
-        self.send(message)
+            self._pipe.attach(link)
+        else:
+            link.close()
 
     async def _supervise(self) -> None:
         """Run one engine after another, until a person is needed: the first start or many restarts in a row fail."""
@@ -395,7 +214,7 @@ class EngineProcess:
                 logger.warning(line("no fork", reason=error.strerror or type(error).__name__))
         await self._discard_child()
         self._lost_forks, self._fresh = 0, True
-        self._child, link = await EngineChild.start(self._command)
+        self._child, link = await EngineChild.start(self._command, self._environment)
         return link
 
     async def _discard_child(self) -> None:
@@ -485,31 +304,8 @@ class EngineProcess:
         for channel in list(self._channels.values()):
             channel.give_up()
 
-    def _set_state(self, state: State) -> None:
-        self.state = state
-        self._changed.set()
-        for observer in self._observers:
-            observer.state_changed(state)
-
     def _receive(self, message: FromEngine) -> None:
         match message:
-            case Started() | Text() | Words() | Samples() | ToolCall() | Probability() | VoiceMade() | Finished():
-                inbox = self._inboxes.get(message.request_id)
-                if isinstance(message, Finished):
-                    for observer in self._observers:
-                        observer.finished(message)
-                self._pass_on(message)
-                # No inbox: the stream was closed. Messages in flight are dropped here and nowhere else.
-                if inbox is not None and not inbox.ended:
-                    inbox.put(message)
-            case Refused():
-                inbox = self._inboxes.get(message.request_id)
-                if inbox is not None and not inbox.ended:
-                    inbox.put(_REFUSALS[message.code](message.detail, detail=message.code))
-                self._pass_on(message)
-            case StepStats():
-                for observer in self._observers:
-                    observer.stepped(message)
             case Loading():
                 for observer in self._observers:
                     observer.loading(message)
@@ -532,6 +328,8 @@ class EngineProcess:
                 self._start_failure = message.reason
                 if self._pipe is not None:
                     self._pipe.fail("start failed")
+            case _:
+                self._deliver(message)
 
     def _note_ready(self) -> None:
         """Note that the engine serves, and how long that took."""
@@ -547,9 +345,3 @@ class EngineProcess:
             for observer in self._observers:
                 observer.back(now - self._lost_s)
         self._lost_s = 0.0
-
-    def _pass_on(self, message: Output | Refused) -> None:
-        """Give a message to the channel of its conversation, if it is still open."""
-        channel = self._channels.get(message.request_id.partition("/")[0])
-        if channel is not None:
-            channel.deliver(message)

@@ -4,11 +4,15 @@ The parser takes 10 µs for a frame, and a read may hold 40,000 of them: empty c
 become messages, so no limit on messages sees them. This class finds the frames in each read, hands them on one by one,
 and lets other tasks run after a few; it stops at the first message that waits for the application, and while the peer
 does not read.
+
+A microphone's frame, the most frequent message, does not wait: it is given to the connection at once, one in a turn of
+the event loop. The way through the queue, the tasks and the layers above costs as much as all that is done with it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 from starlette.websockets import WebSocket
@@ -20,6 +24,7 @@ from websockets.protocol import State
 from voxlane.server import limits
 from voxlane.server.errors import SlowReader, TooFast, Unauthorized, VoxlaneError
 from voxlane.server.http.buckets import Bucket
+from voxlane.server.http.client_socket import ClientSocket
 from voxlane.server.http.transports import BoundedTransport, SocketTransport
 from voxlane.server.protocols.dialect import RateLimits
 
@@ -35,11 +40,22 @@ _MESSAGES = (0x81, 0x82)  # first bytes: a whole text, whole bytes
 _UNREAD_MESSAGE, _UNREAD_BY_PEER = 1, 2  # reasons to hand on nothing: bits
 
 
-def admit(websocket: WebSocket, rates: RateLimits) -> None:
+def admit(websocket: WebSocket | ClientSocket, rates: RateLimits) -> None:
     """Let a client that has shown its key send as many frames as its dialect allows."""
     frames = websocket.scope.get("extensions", {}).get(_EXTENSION)
     if frames is not None:
         frames.admit(rates)
+
+
+Taker = Callable[[bytes], bool]
+"""Takes a message at once; returns False if it has to wait in the queue."""
+
+
+def give_to(websocket: WebSocket | ClientSocket, taker: Taker | None) -> None:
+    """Offer every message in bytes to a function first, if none waits before it; None: to no function any more."""
+    frames = websocket.scope.get("extensions", {}).get(_EXTENSION)
+    if frames is not None:
+        frames.taker = taker
 
 
 class CountedFrames(WebSocketsSansIOProtocol):
@@ -48,6 +64,7 @@ class CountedFrames(WebSocketsSansIOProtocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.close_timeout = limits.VOICE_CLOSE_SECONDS
+        self.taker: Taker | None = None
         self._admitted = False
         self._frames = Bucket(0.0, limits.FIRST_FRAMES, 0.0)
         self._in_pieces = False  # the beginning of a message has come, not its end
@@ -90,7 +107,7 @@ class CountedFrames(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget what waits."""
-        self._waiting = b""
+        self._waiting, self.taker = b"", None
         self._transport.lost()
         self._stop_clock()
         super().connection_lost(exc)
@@ -141,7 +158,8 @@ class CountedFrames(WebSocketsSansIOProtocol):
                 end = min(size, at + length)
                 self._to_come = at + length - end
                 if self._parses and not self._to_come and self._is_message(data, at, end):
-                    self._take(data, at, end)
+                    if self._take(data, at, end):
+                        left = 0  # other tasks run before the next one
                     at = end
                     continue
             if self._parses:
@@ -162,13 +180,25 @@ class CountedFrames(WebSocketsSansIOProtocol):
             and self.conn.state is State.OPEN
         )
 
-    def _take(self, data: bytes, at: int, end: int) -> None:
-        """Give a whole message to the application."""
+    def _take(self, data: bytes, at: int, end: int) -> bool:
+        """Give a whole message to the application; return whether it was taken at once."""
         length = data[at + 1] & 0x7F
         mask = at + (2 if length < 126 else 4 if length == 126 else 10)
-        self.curr_msg_data_type = "text" if data[at] == _MESSAGES[0] else "bytes"
-        self.frames = [apply_mask(data[mask + _MASK_BYTES : end], data[mask : mask + _MASK_BYTES])]
+        message = apply_mask(data[mask + _MASK_BYTES : end], data[mask : mask + _MASK_BYTES])
+        is_text = data[at] == _MESSAGES[0]
+        taker = None if is_text or self.close_sent or not self.queue.empty() else self.taker
+        if taker is not None and taker(message):
+            return True
+        self.curr_msg_data_type = "text" if is_text else "bytes"
+        self.frames = [message]
         self.send_receive_event_to_app()
+        return False
+
+    async def send(self, message: Any) -> None:
+        """Send a message of the application; a refusal in full is an answer to the handshake, and no error."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True  # else uvicorn would log an error for every wrong key
 
     def send_receive_event_to_app(self) -> None:
         """Give a message to the application; close with 1007 for a text that is not UTF-8."""

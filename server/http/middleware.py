@@ -12,7 +12,8 @@ from email.utils import formatdate
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from voxlane.server.auth import host_allowed, is_loopback, origin_allowed
+from voxlane.server.auth import host_allowed, is_loopback, origin_allowed, refused_origin
+from voxlane.server.cell.counts import CellCounts
 from voxlane.server.config import Config
 from voxlane.server.errors import Forbidden, InternalError, TooManyConnections, VoxlaneError
 from voxlane.server.http.body import ClientGone
@@ -39,18 +40,23 @@ WEBHOOKS = frozenset(
 )  # fmt: skip
 """Requests of telephone systems, which cannot send our key: api/phone.py checks them."""
 
+CALLS = "/v1/realtime/calls"
+"""Requests that may bring a client secret instead of a key: api/calls.py checks them."""
+
 _ACCOUNT = "voxlane.account"
 
 _ROUTES = WEBHOOKS | frozenset(
     {
         "/", "/livez", "/readyz", "/healthz", "/metrics", "/openapi.json", "/docs", "/v1/models",
         "/v1/chat/completions", "/v1/audio/transcriptions", "/v1/audio/speech", "/v1/audio/voices",
-        "/v1/realtime/client_secrets",
+        "/v1/realtime/client_secrets", "/v1/responses", "/v1/audio/translations", CALLS,
     }
 )  # fmt: skip
 _FAMILIES = (
+    (f"{CALLS}/", f"{CALLS}/{{name}}"),
     ("/v1/models/", "/v1/models/{name}"),
     ("/v1/audio/voices/", "/v1/audio/voices/{name}"),
+    ("/v1/responses/", "/v1/responses/{response_id}"),
     ("/client/", "/client/{name}"),
 )
 _LOOKING_AFTER = frozenset({"/livez", "/readyz", "/healthz", "/metrics"})  # answered even when the server is full
@@ -68,7 +74,9 @@ class HttpMiddleware:
         tenants: Tenants,
         open_connections: Callable[[], int],
         connections_of: Callable[[str], int] = lambda _: 0,
+        counts: CellCounts | None = None,
     ) -> None:
+        self._counts = counts or CellCounts()  # of all server processes
         self._app = app
         self._config = config
         self._metrics = metrics
@@ -94,10 +102,12 @@ class HttpMiddleware:
             return
         address = scope["client"][0]
         self._forwarded[address] += 1
+        self._counts.add_keyed("requests of address", address, 1)
         try:
             yield
         finally:
             self._forwarded[address] -= 1
+            self._counts.add_keyed("requests of address", address, -1)
             if not self._forwarded[address]:
                 del self._forwarded[address]
 
@@ -108,10 +118,14 @@ class HttpMiddleware:
         if self._open_connections() > limits.connections:
             return "limits.connections"
         client = scope.get("client")
-        count = self._forwarded.__getitem__ if scope.get(FORWARDED) else self._connections_of
+        count = self._requests_of if scope.get(FORWARDED) else self._connections_of
         if client and count(client[0]) > limits.connections_per_address:
             return "limits.connections_per_address"
         return ""
+
+    def _requests_of(self, address: str) -> int:
+        """Return how many requests of a forwarded address are open, at all server processes."""
+        return self._forwarded[address] + int(self._counts.keyed_elsewhere("requests of address", address))
 
 
 class _Visit:
@@ -154,7 +168,8 @@ class _Visit:
             path: str = self._scope["path"]
             if path.startswith("/v1/") and path not in WEBHOOKS:
                 check_page(self._scope, self._config, with_key=self._tenants.key_needed)
-                self._charge(check_key(self._scope, self._tenants))
+                if path != CALLS and not path.startswith(f"{CALLS}/"):
+                    charge(self._scope, self._metrics, check_key(self._scope, self._tenants))
             await self._app(self._scope, receive, send)
         except ClientGone:
             self._status = CLIENT_GONE
@@ -164,12 +179,6 @@ class _Visit:
         except Exception as error:  # a bug: the client gets an answer and the traceback goes to our log
             logger.exception(line("bug", request=self._request_id, error=type(error).__name__))
             await self._refuse(InternalError(), receive, send)
-
-    def _charge(self, account: Account) -> None:
-        """Count a request for its tenant, or raise QuotaReached."""
-        self._scope[_ACCOUNT] = account
-        self._metrics.tenant_requests.labels(account.name).inc()
-        self._metrics.tenant_limited(account.name, account.count_request)
 
     async def _refuse(self, error: VoxlaneError, receive: Receive, send: Send) -> None:
         self._code = error.code
@@ -197,6 +206,13 @@ class _Visit:
         logger.log(level, line("http", **fields, status=self._status, code=self._code, tenant=tenant, seconds=seconds))
 
 
+def charge(scope: Scope, metrics: Metrics, account: Account) -> None:
+    """Count a request for its tenant, or raise QuotaReached."""
+    scope[_ACCOUNT] = account
+    metrics.tenant_requests.labels(account.name).inc()
+    metrics.tenant_limited(account.name, account.count_request)
+
+
 def account_of(scope: Scope) -> Account:
     """Return the tenant of a request that was let through."""
     account: Account = scope[_ACCOUNT]
@@ -217,6 +233,6 @@ def check_page(scope: Scope, config: Config, *, with_key: bool) -> None:
     headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
     host, origin = headers.get(b"host", ""), headers.get(b"origin")
     if not origin_allowed(origin, host, config.voice.origins, with_key=False):
-        raise Forbidden("Pages of this origin may not send requests: see voice.origins.")
+        raise refused_origin(origin)
     if is_loopback(config.server.host) and host and not host_allowed(host, config.voice.origins):
         raise Forbidden("Without a key this server goes by localhost, addresses and the hosts in voice.origins.")

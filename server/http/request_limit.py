@@ -6,39 +6,48 @@ It cancels no request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from voxlane.server.cell.counts import CellCounts
 from voxlane.server.errors import Draining, Overloaded
 
 
 class RequestLimit:
     """Admits up to `most` requests at a time until it is closed."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(
+        self, most: int, check_room: Callable[[], None] = lambda: None, counts: CellCounts | None = None
+    ) -> None:
+        """Admit `most` at a time, as long as `check_room` raises no error."""
         self._most = most
+        self._check_room = check_room
+        self._counts = counts or CellCounts()  # of all server processes
         self._empty = asyncio.Event()
         self._empty.set()
         self.inside = 0
         self.closed = False
 
     def check(self) -> None:
-        """Raise Draining or Overloaded if no request would be admitted now."""
+        """Raise Draining, Overloaded or NoRoom if no request would be admitted now."""
         if self.closed:
             raise Draining
-        if self.inside >= self._most:
+        if self.inside + self._counts.elsewhere("open_requests") >= self._most:
             raise Overloaded(detail="open_requests")
+        self._check_room()
 
     @contextmanager
     def admit(self) -> Iterator[None]:
         """Count the request as open while it runs, or raise as `check` does."""
         self.check()
         self.inside += 1
+        self._counts.put("open_requests", self.inside)
         self._empty.clear()
         try:
             yield
         finally:
             self.inside -= 1
+            self._counts.put("open_requests", self.inside)
             if not self.inside:
                 self._empty.set()
 
@@ -55,8 +64,9 @@ class RequestLimit:
 class Allowance:
     """Bytes that all requests together may hold."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, counts: CellCounts | None = None) -> None:
         self._most = most
+        self._counts = counts or CellCounts()  # of all server processes
         self.held = 0
 
     @contextmanager
@@ -66,13 +76,19 @@ class Allowance:
         try:
             yield share
         finally:
-            self.held -= share.held
+            self.give_back(share.held)
 
     def take(self, count: int) -> None:
         """Count bytes as held, or raise Overloaded."""
-        if self.held + count > self._most:
+        if self.held + self._counts.elsewhere("held_bytes") + count > self._most:
             raise Overloaded(detail="audio_held_bytes")
         self.held += count
+        self._counts.put("held_bytes", self.held)
+
+    def give_back(self, count: int) -> None:
+        """Count bytes as held no more."""
+        self.held -= count
+        self._counts.put("held_bytes", self.held)
 
 
 class Share:
@@ -90,5 +106,5 @@ class Share:
     def give_back(self, count: int) -> None:
         """Hold less."""
         count = min(count, self.held)
-        self._allowance.held -= count
+        self._allowance.give_back(count)
         self.held -= count

@@ -28,6 +28,10 @@ _LOOPS_PER_HANDSHAKE = 3
 """Rounds of the event loop from the start of a handshake to its signature: make the connection, register it, read."""
 
 
+BACKLOG = 2048
+"""Connections that wait to be accepted."""
+
+
 class _Encrypted(Exception):
     """The private key asks for a password."""
 
@@ -170,6 +174,7 @@ class TlsListener:
     def start(self) -> None:
         """Accept connections."""
         self._accepts = True
+        self._listener.listen(BACKLOG)  # a port that processes share is only bound so far
         self._listener.setblocking(False)
         self._loop.add_reader(self._listener, self._accept)
 

@@ -8,8 +8,8 @@ from typing import Any, TypeGuard
 
 from starlette.websockets import WebSocket
 
-from voxlane.server.auth import offered_key, origin_allowed
-from voxlane.server.errors import Forbidden, InvalidRequest, Unauthorized
+from voxlane.server.auth import offered_key, origin_allowed, refused_origin
+from voxlane.server.errors import InvalidRequest, Unauthorized, UnsupportedParameter
 from voxlane.server.protocols.dialect import Dialect
 from voxlane.server.sessions.client_secrets import PREFIX as SECRET_PREFIX
 from voxlane.server.sessions.registry import SessionRegistry
@@ -24,6 +24,7 @@ class Admission:
     account: Account | None  # None: the key must come with the hello
     session: Mapping[str, Any] | None = None  # the session of its client secret
     stale: bool = False  # its client secret is not valid: it can resume a conversation, and nothing else
+    may_begin: bool = True  # there was room for a new conversation; else it came to resume one
 
 
 def check_handshake(websocket: WebSocket, dialect: Dialect, registry: SessionRegistry, tenants: Tenants) -> Admission:
@@ -31,9 +32,14 @@ def check_handshake(websocket: WebSocket, dialect: Dialect, registry: SessionReg
     headers, offered = websocket.headers, websocket.scope["subprotocols"]
     host, origin = headers.get("host", ""), headers.get("origin")
     if not origin_allowed(origin, host, registry.config.origins, with_key=tenants.key_needed):
-        raise Forbidden("Pages of this origin may not connect: see voice.origins.")
+        raise refused_origin(origin)
     if dialect.subprotocol_needed and dialect.subprotocol not in offered:
         raise InvalidRequest(f"The subprotocol {dialect.subprotocol} must be offered.")
+    if dialect.opening is not None and "call_id" in websocket.query_params:
+        raise UnsupportedParameter(
+            "call_id: a second connection cannot join a call; its events come on the connection of its sound.",
+            param="call_id",
+        )
     selected = dialect.subprotocol if dialect.subprotocol in offered else None
     key = offered_key(headers.get("authorization", ""), offered)
     if key is None and dialect.opening is None:

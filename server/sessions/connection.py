@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
@@ -31,7 +31,8 @@ from voxlane.server.errors import (
     VoxlaneError,
 )
 from voxlane.server.http.buckets import Bucket
-from voxlane.server.http.frames import REFUSAL, admit
+from voxlane.server.http.client_socket import ClientSocket
+from voxlane.server.http.frames import REFUSAL, admit, give_to
 from voxlane.server.http.reply import error_response
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
@@ -68,6 +69,9 @@ GONE = 1005
 OWN_CODES = 3000
 """Close codes from here on are for applications: a client may use any of them."""
 
+CLOSE_REASON_BYTES = 123
+"""The most that a WebSocket's close frame has room for."""
+
 FINISHED = frozenset({DONE, 1002, 1003, 1007, 1009})
 """Close codes after which a client does not resume: it was done, or broke the rules of WebSockets."""
 
@@ -79,10 +83,12 @@ async def converse(
     address = websocket.client.host if websocket.client is not None else "-"
     try:
         admission = check_handshake(websocket, dialect, registry, tenants)
-        with registry.socket(address):
+        resumes = dialect.resumable and "at" in websocket.query_params
+        with registry.socket(address, resumes=resumes) as may_begin:
             await websocket.accept(subprotocol=admission.subprotocol)
             if admission.account is not None:
                 admit(websocket, dialect.rate_limits)
+            admission = replace(admission, may_begin=may_begin)
             await Connection(websocket, dialect, registry, metrics, tenants, address, admission).run()
     except VoxlaneError as error:
         metrics.sockets_closed.labels(str(error.http_status)).inc()
@@ -97,7 +103,7 @@ class Connection:
 
     def __init__(
         self,
-        websocket: WebSocket,
+        websocket: ClientSocket,
         dialect: Dialect,
         registry: SessionRegistry,
         metrics: Metrics,
@@ -120,6 +126,7 @@ class Connection:
         self._audio_began_s: float | None = None
         self._audio_before_s = 0.0  # seconds of audio on earlier connections of the conversation
         self._conversation: Conversation | None = None
+        self._reads = False  # a message is being processed; the next ones wait behind it
         self._message_waits = asyncio.Event()
         self._ended: asyncio.Future[VoxlaneError | None] = self._loop.create_future()
         self._warned = False
@@ -196,14 +203,18 @@ class Connection:
         if not self._ended.done():
             self._ended.set_result(error)
 
+    def report(self, played: Played) -> None:
+        """Note what a player in this process has played for the client."""
+        if self._conversation is not None and not self._ended.done():
+            self._conversation.played(played)
+
     # ---- beginning
 
     async def _hello(self) -> Hello:
         """Return the client's Hello from its first message, or from its handshake."""
         session, defaults = self._admission.session, self._registry.defaults
         if self._dialect.opening is not None:
-            query, capabilities = self._websocket.query_params, self._registry.capabilities(self._registry.ready)
-            return self._dialect.opening(Handshake(query, session, capabilities), defaults)
+            return self._dialect.opening(self._handshake(session), defaults)
         assert self._dialect.read_hello is not None
         async with asyncio.timeout(limits.VOICE_HELLO_SECONDS):
             message = await self._receive()
@@ -220,13 +231,20 @@ class Connection:
         capabilities = self._registry.capabilities(self._registry.ready)
         return self._dialect.read_hello(message, secret_defaults(session, defaults, capabilities))
 
+    def _handshake(self, session: Mapping[str, Any] | None) -> Handshake:
+        websocket, capabilities = self._websocket, self._registry.capabilities(self._registry.ready)
+        offered, beta = tuple(websocket.scope["subprotocols"]), websocket.headers.get("openai-beta", "")
+        return Handshake(websocket.query_params, session, capabilities, offered, beta)
+
     async def _greet(self, hello: Hello) -> None:
         lost: list[ServerEvent] = []  # what ends turns that another server left open
         if hello.resume:
             conversation, lost = await self._take_over(hello)
         else:
             assert self._account is not None
-            conversation = self._registry.open(hello, self._dialect, self._address, self._account)
+            conversation = self._registry.open(
+                hello, self._dialect, self._address, self._account, admitted=self._admission.may_begin
+            )
             conversation.attach(self)
         self._conversation = conversation
         self._audio_before_s = conversation.codec.heard_s()
@@ -247,6 +265,7 @@ class Connection:
             position=conversation.acked if hello.resume else None,
             recorded=self._registry.recorded,
             resumable=conversation.journal is None or conversation.journal.resumable,
+            at=self._registry.at,
         )
         for packet in conversation.codec.encode(ready):
             conversation.outbound.put_first(packet)
@@ -270,6 +289,8 @@ class Connection:
         """Return the conversation of a token, of this process or of the store, and what ends its lost turns."""
         lost: list[ServerEvent] = []
         conversation = self._registry.take_back(hello.resume, self._account)
+        if conversation is not None and not await self._registry.still_ours(conversation):
+            conversation = None  # another process has gone on with it: what we have is old
         if conversation is None:
             conversation, lost = await self._registry.claim(hello, self._dialect, self._address, self._account_of)
         if self._account is None:
@@ -296,20 +317,52 @@ class Connection:
             if REFUSAL in message:
                 raise cast(VoxlaneError, message[REFUSAL])
             data = message.get("text", "")
+        self._count(len(data or b""))
+        return data or b""
+
+    def _count(self, size: int) -> None:
+        """Check a message's size against the limits."""
         self._read_s = now = self._loop.time()
-        size = len(data or b"")
         if size > self._rate_limits.frame_bytes:
             raise TooLarge(f"A message has at most {self._rate_limits.frame_bytes} bytes.")
         if not self._bytes.spend(size, now):
             raise TooFast(f"At most {self._rate_limits.bytes_per_s} bytes a second.")
-        return data or b""
+
+    def _take_sound(self, message: bytes) -> bool:
+        """Process a message with nothing but sound; return False if the message has to wait for its turn."""
+        conversation = self._conversation
+        if conversation is None or self._reads or self._taken_over or self._ended.done():
+            return False
+        try:
+            sound = conversation.codec.sound(message)
+            if sound is None:
+                return False
+            self._count(len(message))
+            self._handle(conversation, sound)
+        except (BadMessage, InvalidAudio) as error:
+            self.end(InvalidRequest(str(error)))
+        except VoxlaneError as error:
+            self.end(error)
+        except Exception as error:  # a bug: it ends this connection, and no other
+            logger.exception(line("bug", client=self._address, error=type(error).__name__))
+            self.end(InternalError())
+        return True
 
     async def _read(self) -> VoxlaneError | None:
+        give_to(self._websocket, self._take_sound)
+        try:
+            return await self._read_messages()
+        finally:
+            give_to(self._websocket, None)
+
+    async def _read_messages(self) -> VoxlaneError | None:
         conversation = self._conversation
         assert conversation is not None
         try:
             while True:
+                self._reads = False
                 message = await self._receive()
+                self._reads = True
                 if self._taken_over:
                     return None  # `_ended` holds the reason
                 for place, incoming in enumerate(conversation.codec.decode(message)):
@@ -458,7 +511,7 @@ class Connection:
             async with asyncio.timeout(limits.VOICE_CLOSE_SECONDS):
                 for data in self._last_words(error):
                     await self._send(data)
-                await self._websocket.close(code)
+                await self._websocket.close(code, _close_reason(error))
 
     def _last_words(self, error: VoxlaneError | None) -> Iterator[bytes | str]:
         """Yield the last messages: those that wait, without sound, and the error."""
@@ -475,6 +528,13 @@ class Connection:
         while (item := conversation.outbound.next()) is not None:
             if not item[0].epoch:
                 yield codec.write(*item)
+
+
+def _close_reason(error: VoxlaneError | None) -> str:
+    """Return the sentences that fit into a close frame: many clients show them, and not the event before it."""
+    whole = "" if error is None else error.hint or error.text
+    cut = whole.encode()[:CLOSE_REASON_BYTES].decode(errors="ignore")
+    return cut if cut == whole else cut[: cut.rfind(". ") + 1] or cut
 
 
 def _told(error: VoxlaneError) -> ConnectionEnd:

@@ -97,6 +97,8 @@ class Conversation:
         self._tokens: Tokens | None = None
         self._words = 0  # words of the current reply that the journal knows of
         self._metrics = metrics
+        self._counted_for: Account | None = None  # the tenant that `_audio_s` belongs to
+        self._audio_s = metrics.tenant_audio  # the seconds of sound of that tenant
         self._loop = asyncio.get_running_loop()
         self.began_s = self._loop.time()
         self._began_unix_s = time.time()
@@ -203,7 +205,8 @@ class Conversation:
     @property
     def movable(self) -> bool:
         """Whether another process could go on with it now."""
-        return self.journal is not None and self.journal.resumable and not self.journal.over
+        journal = self.journal
+        return journal is not None and journal.movable and journal.resumable and not journal.over
 
     def end_turns(self) -> None:
         """End every open turn and the reply, and tell the client: the server goes down."""
@@ -218,15 +221,18 @@ class Conversation:
 
     def feed(self, event: ClientEvent | FromEngine | RequestsLost | Tick) -> None:
         """Process an event; a microphone's sound counts for its tenant, and ends the conversation over its limit."""
-        if isinstance(event, Audio) and not self.over:
+        if type(event) is Audio and not self.over:
             seconds = len(event.pcm) / 2 / LISTEN_RATE
-            self._metrics.tenant_audio.labels(self.account.name).inc(seconds)
+            account = self.account
+            if self._counted_for is not account:
+                self._counted_for, self._audio_s = account, self._metrics.tenant_audio.labels(account.name)
+            self._audio_s.inc(seconds)
             try:
-                self._metrics.tenant_limited(self.account.name, self.account.check_audio)
+                self._metrics.tenant_limited(account.name, account.check_audio)
             except VoxlaneError as error:
                 self._fail(error)
                 return
-            self.account.count_audio(seconds)
+            account.count_audio(seconds)
         self._apply(event)
 
     def played(self, played: Played) -> None:
@@ -336,7 +342,7 @@ class Conversation:
         return JournalMark(self.version)
 
     def _observe(self, event: ServerEvent, now: float) -> None:
-        self._metrics.count(event)
+        self._metrics.count(event, self.name)
         if self.watch is not None:
             self.watch.follow(event, now)
         match event:

@@ -159,6 +159,7 @@ class Journal:
     conversation: JournalledConversation
     resumable: bool = True  # the store has everything that the client was told
     over: bool = False  # nothing is written any more
+    movable: bool = True  # the record outlives this process
     _wrapped: dict[bytes, bytes] = field(default_factory=dict)  # token entries by hash
     _stored: _Stored = field(default_factory=_Stored)
     _retrying: asyncio.Task[None] | None = None
@@ -193,6 +194,13 @@ class Journal:
                 await self._write(self.times.parked_s)
             except StoreUnavailable:
                 self._fail()
+
+    async def leave(self) -> None:
+        """Write what has changed a last time, even if the store has failed before, and then write no more."""
+        if not self.over:
+            with suppress(StoreUnavailable):
+                await self._write(self.times.parked_s)
+            self.stop()
 
     async def end(self) -> WriteOutcome:
         """Leave nothing in the store but the fence: the conversation is over. A store that fails counts as written."""

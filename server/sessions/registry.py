@@ -19,30 +19,36 @@ from voxlane.engine.api import has_phonemes
 from voxlane.server import limits
 from voxlane.server.audio.opus_process import OpusProcess
 from voxlane.server.audio.voices import find_voice, language_named, names, sayable, served_name
+from voxlane.server.cell.seat import CellSeat
 from voxlane.server.config import Config
+from voxlane.server.conversation import native_ear
 from voxlane.server.conversation.client_events import ConfigureSession
-from voxlane.server.conversation.ear import Ear
 from voxlane.server.conversation.history import History
 from voxlane.server.conversation.server_events import ServerEvent
 from voxlane.server.conversation.session import Session
 from voxlane.server.conversation.values import SessionConfig
-from voxlane.server.engine_client.engine_process import EngineProcess
+from voxlane.server.engine_client.engine_client import EngineClient
 from voxlane.server.engine_client.remote_chat import RemoteChat
 from voxlane.server.errors import (
     Draining,
+    EngineNotReady,
     Full,
     HandOver,
     InvalidRequest,
     KeyRevoked,
     ModelNotFound,
+    NoRoom,
     NotResumable,
     ResumedElsewhere,
     StoreUnavailable,
+    VoxlaneError,
 )
+from voxlane.server.http.address_rates import AddressRates
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import Bounds, Capabilities, Dialect, GoAway, Hello
 from voxlane.server.protocols.sound import codecs
+from voxlane.server.room.meter import RoomMeter
 from voxlane.server.sessions.client_secrets import ClientSecrets
 from voxlane.server.sessions.conversation import Conversation
 from voxlane.server.sessions.journal import Journal, JournalTimes, SavedConversation, read_record, rehearse
@@ -68,15 +74,20 @@ class SessionRegistry:
     def __init__(
         self,
         config: Config,
-        engine: EngineProcess,
+        engine: EngineClient,
         metrics: Metrics,
         server: str,
         chat_key: str = "",
         today: Callable[[], date] = date.today,
         watch: WatchService | None = None,
         store: SessionStore | None = None,
+        room: RoomMeter | None = None,
+        seat: CellSeat | None = None,
     ) -> None:
         self.config = config.voice
+        self.at = config.server.at
+        self._seat = seat or CellSeat()
+        self._counts = self._seat.counts
         self._store = store or MemoryStore()
         self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"  # of this process's records
         self._times = JournalTimes.of(config.voice.resume_s)
@@ -88,18 +99,27 @@ class SessionRegistry:
         self.opus = OpusProcess()
         self._engine = engine
         self._metrics = metrics
+        self._room = room or RoomMeter(config, engine, metrics)
+        self._room.conversations = lambda: self._sockets.total() + int(self._counts.elsewhere("sockets"))
+        # A balancer asks any process for the room of the cell, which drains when its last process does.
+        self._room.draining = lambda: self.draining and not self._counts.elsewhere("serving")
         self._server = server
         self._today = today
         self._watch = watch or WatchService(config, metrics, server)
         self._remote = RemoteChat(config.chat, chat_key) if config.chat.url else None
         self._conversations: dict[str, Conversation] = {}
         self._parked: dict[str, asyncio.TimerHandle] = {}  # oldest first
+        self._counted: dict[str, str] = {}  # the address for which a conversation counts: that of its beginning
         self._sockets: Counter[str] = Counter()  # by address
+        burst = max(limits.VOICE_SESSIONS_PER_ADDRESS, self.config.sessions_per_address)
+        self._opens = AddressRates(limits.OPENS_PER_SECOND, burst, limits.OPENING_ADDRESSES)
         self._empty, self._quiet = asyncio.Event(), asyncio.Event()  # no conversation, no socket
         self._empty.set()
         self._quiet.set()
         self.draining = False
         self.stop_asked = asyncio.Event()  # the server was told to stop; it may not have drained yet
+        if reason := native_ear.native():  # built here, once for a machine, and not when the first person speaks
+            logger.warning(line("ear", native="off", slow="yes", reason=reason))
 
     def __len__(self) -> int:
         return len(self._conversations)
@@ -164,33 +184,79 @@ class SessionRegistry:
     # ---- coming and going
 
     @contextmanager
-    def socket(self, address: str) -> Iterator[None]:
-        """Count a socket, or raise Full, Draining or EngineNotReady.
+    def socket(self, address: str, *, resumes: bool = False) -> Iterator[bool]:
+        """Count a socket, or raise Full, Draining or EngineNotReady; give whether it may begin a new conversation.
 
-        While there is no engine, only an address with a conversation is let in: it may want to resume.
+        A client that resumes needs no room for a new conversation. It is one if it says so, or if a conversation waits
+        for its address. While there is no engine, only an address with a conversation is let in.
         """
-        if self.draining:
-            raise Draining
-        if not self._engine.connected and not any(one.address == address for one in self._conversations.values()):
-            raise self._engine.not_ready()
-        if self._sockets.total() >= self.config.sessions:
-            raise Full(detail="voice.sessions")
-        if self._sockets[address] >= self.config.sessions_per_address:
-            raise Full(detail="voice.sessions_per_address")
+        resumes = resumes or any(self._conversations[name].address == address for name in self._parked)
+        self.check_socket(address, resumes=resumes, engine_needed=not self._has_conversation(address))
         self._sockets[address] += 1
+        self._count_socket(address, 1)
         self._quiet.clear()
         try:
-            yield
+            yield not resumes
         finally:
             self._sockets[address] -= 1
+            self._count_socket(address, -1)
             if not self._sockets[address]:
                 del self._sockets[address]
             if not self._sockets:
                 self._quiet.set()
 
-    def open(self, hello: Hello, dialect: Dialect, address: str, account: Account) -> Conversation:
-        """Begin a conversation of a tenant."""
+    def check_socket(self, address: str, *, resumes: bool = False, engine_needed: bool = True) -> None:
+        """Raise the error that refuses a socket of this address, and count the refusal."""
+        try:
+            if self.draining:
+                raise Draining
+            if engine_needed and not self._engine.connected:
+                raise self._engine.not_ready()
+            if self._sockets.total() + self._counts.elsewhere("sockets") >= self.config.sessions:
+                raise Full(detail="voice.sessions")
+            of_address = self._sockets[address] + self._counts.keyed_elsewhere("sockets of address", address)
+            if of_address >= self.config.sessions_per_address:
+                raise Full(detail="voice.sessions_per_address")
+            if not resumes:
+                self._room.check()
+        except (Full, Draining, EngineNotReady) as error:
+            raise self._refused(error) from None
+
+    def check_place(self) -> None:
+        """Raise the error that would refuse a new conversation now, from whatever address."""
+        self.check_socket("")
+
+    def _check_room(self, *, resumed: bool = False) -> None:
+        try:
+            self._room.check(resumed=resumed)
+        except NoRoom as error:
+            raise self._refused(error) from None
+
+    def _refused(self, error: VoxlaneError) -> VoxlaneError:
+        states: dict[type[VoxlaneError], str] = {Draining: "draining", EngineNotReady: "no_engine"}
+        reason = states.get(type(error), error.detail)
+        self._metrics.refusals.labels(reason.removeprefix("voice.")).inc()
+        return error
+
+    def _count_socket(self, address: str, amount: int) -> None:
+        """Let the other server processes know of a socket."""
+        self._counts.add("sockets", amount)
+        self._counts.add_keyed("sockets of address", address, amount)
+
+    def _has_conversation(self, address: str) -> bool:
+        """Return whether an address has a conversation, at any server process."""
+        here = any(one.address == address for one in self._conversations.values())
+        return here or self._counts.keyed_elsewhere("conversations of address", address) > 0
+
+    def open(
+        self, hello: Hello, dialect: Dialect, address: str, account: Account, *, admitted: bool = True
+    ) -> Conversation:
+        """Begin a conversation of a tenant; unless it is `admitted`, only if there is room."""
         self._check_models()
+        if not self._opens.spend(address, asyncio.get_running_loop().time()):
+            raise self._refused(Full(detail="voice.opens"))
+        if not admitted:
+            self._check_room()
         hello = replace(hello, config=self.checked(hello.config, any_voice=dialect.any_voice))
         self._metrics.tenant_limited(account.name, account.begin_conversation)
         conversation = self._make(f"voice-{secrets.token_hex(8)}", hello, dialect, address, account)
@@ -220,7 +286,7 @@ class SessionRegistry:
         session = Session(
             name,
             hello.config,
-            Ear(),
+            native_ear.new_ear(),
             speak_rate=ready.speak_rate,
             reads_words=ready.reads_words,
             listens=bool(ready.asr_model),
@@ -245,10 +311,21 @@ class SessionRegistry:
             tenant=account.name,
         )
         self._conversations[conversation.name] = conversation
+        self._counted[conversation.name] = address
+        self._count_conversation(address, 1)
         self._metrics.sessions.inc()
         self._metrics.tenant_conversations.labels(account.name).inc()
         self._empty.clear()
         return conversation
+
+    def _count(self) -> int:
+        """Return how many conversations there are, at all server processes."""
+        return len(self._conversations) + int(self._counts.elsewhere("conversations"))
+
+    def _count_conversation(self, address: str, amount: int) -> None:
+        """Let the other server processes know of a conversation."""
+        self._counts.add("conversations", amount)
+        self._counts.add_keyed("conversations of address", address, amount)
 
     def _make_room(self, address: str) -> None:
         """Close parked conversations until there is room for one more of an address; raise Full if none can be closed.
@@ -257,11 +334,12 @@ class SessionRegistry:
         most parked conversations loses its oldest: one client cannot push out the conversations of the others.
         """
         own = sum(one.address == address for one in self._conversations.values())
+        own += int(self._counts.keyed_elsewhere("conversations of address", address))
         parked = [self._conversations[name] for name in self._parked]
         mine = [one for one in parked if one.address == address]
         if own >= self.config.sessions_per_address and mine:
             self.close(mine[0], "evicted")
-        elif len(self._conversations) >= self.config.sessions:
+        elif self._count() >= self.config.sessions:
             if not parked:
                 raise Full(detail="voice.sessions")
             most, _ = Counter(one.address for one in parked).most_common(1)[0]
@@ -339,10 +417,13 @@ class SessionRegistry:
         if account not in (None, conversation.account):
             raise NotResumable
         self.tokens.redeem(token)
+        self._unpark(conversation)
+        return conversation
+
+    def _unpark(self, conversation: Conversation) -> None:
         timer = self._parked.pop(conversation.name, None)
         if timer is not None:
             timer.cancel()
-        return conversation
 
     async def claim(
         self, hello: Hello, dialect: Dialect, address: str, account_of: Callable[[str], Account | None]
@@ -366,11 +447,42 @@ class SessionRegistry:
         account = account_of(saved.settings.tenant)
         if account is None:
             raise NotResumable
+        self._check_room(resumed=True)
+        if self._seat.shared:  # a parked copy at another process of this cell counts as long as it is there
+            await self._seat.let_go(name)
         account.check_room()
         self._check_place()
         claimed = await self._ask_store(replace(look, looks=False, fence=found.fence))
         key, saved = self._read(name, hello.resume, claimed)
         return self._restore(name, saved, key, claimed.fence, hello, dialect, address, account)
+
+    async def let_go(self, name: str) -> None:
+        """Release a conversation that another process of this cell goes on with; its record holds all that was told."""
+        conversation = self._conversations.get(name)
+        if conversation is None or conversation.journal is None:
+            return
+        await conversation.journal.leave()
+        if self._conversations.get(name) is not conversation:  # it has ended meanwhile
+            return
+        writer = conversation.writer
+        self.release(conversation)
+        if writer is not None:
+            writer.end(ResumedElsewhere())
+
+    async def still_ours(self, conversation: Conversation) -> bool:
+        """Return whether this process still owns a conversation; release a copy that another process has gone on with.
+
+        Without an answer of the store the copy counts as ours.
+        """
+        journal = conversation.journal
+        if journal is None:
+            return True
+        await journal.commit()
+        if journal.over:
+            self.release(conversation)
+        elif not conversation.over:
+            self._unpark(conversation)  # its last connection may have left meanwhile
+        return not conversation.over
 
     async def _ask_store(self, claim: SessionClaim) -> ClaimedSession:
         try:
@@ -397,7 +509,7 @@ class SessionRegistry:
 
     def _check_place(self) -> None:
         """Raise Full if there is no room for one more conversation and none can be made."""
-        if len(self._conversations) >= self.config.sessions and not self._parked:
+        if self._count() >= self.config.sessions and not self._parked:
             raise Full(detail="voice.sessions")
 
     def _restore(
@@ -491,6 +603,7 @@ class SessionRegistry:
         if timer is not None:
             timer.cancel()
         del self._conversations[conversation.name]
+        self._count_conversation(self._counted.pop(conversation.name), -1)
         self.tokens.revoke(conversation.name)
         self._metrics.sessions.dec()
         self._metrics.tenant_conversations.labels(conversation.account.name).dec()
@@ -533,6 +646,12 @@ class SessionRegistry:
             await asyncio.gather(*commits, return_exceptions=True)
 
     # ---- going down
+
+    def cell_ends(self) -> None:
+        """Note that no other process can go on with these conversations: the store goes down, too."""
+        for conversation in self._conversations.values():
+            if conversation.journal is not None:
+                conversation.journal.movable = False
 
     async def drain(self, seconds: float) -> None:
         """Admit no more clients, hand over or finish conversations for `seconds`, then end the rest.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from platformdirs import user_state_path
 
+from voxlane.codecs.extras import install_command
 from voxlane.server.config import StoreConfig
 from voxlane.server.errors import ConfigError
 from voxlane.server.store.memory import MemoryStore
@@ -19,7 +20,7 @@ def make_store(config: StoreConfig, password: str = "") -> SessionStore:
     if config.kind == "memory":
         return MemoryStore()
     if not can_seal() or (config.kind == "redis" and find_spec("redis") is None):
-        raise ConfigError(f'store.kind: {config.kind} needs more packages: pip install "voxlane[store]"')
+        raise ConfigError(f"store.kind: {config.kind} needs more packages: {install_command('store')}")
     if config.kind == "sqlite":
         from voxlane.server.store.sqlite import SqliteStore
 

@@ -33,9 +33,12 @@ class MemoryStore:
     async def write(self, write: SessionWrite) -> WriteOutcome:
         """Change a record, if its owner and fence are those of the write."""
         record = self._live(write.name, write.now_ms)
+        behind = record is not None and record.fence < write.fence
+        if behind:
+            record = None
         if record is not None and (record.fence, record.owner) != (write.fence, write.owner):
             return "other_owner"
-        if record is None and not write.creates:
+        if record is None and not (write.creates or (behind and write.ends)):
             return "missing"
         if record is None:
             record = self._records[write.name] = _Record(write.fence, write.owner, 0, b"", {})

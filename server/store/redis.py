@@ -34,9 +34,10 @@ MOST_AT_ONCE = 512
 _WRITE = """
 local held = redis.call('HMGET', KEYS[1], 'fence', 'owner', 'expires')
 local live = held[1] and tonumber(held[3]) > tonumber(ARGV[3])
-if live and (held[1] ~= ARGV[1] or held[2] ~= ARGV[2]) then return 'other_owner' end
-if not live then
-  if ARGV[5] ~= '1' then return 'missing' end
+local behind = live and tonumber(held[1]) < tonumber(ARGV[1])
+if live and not behind and (held[1] ~= ARGV[1] or held[2] ~= ARGV[2]) then return 'other_owner' end
+if not live or behind then
+  if ARGV[5] ~= '1' and not (behind and ARGV[6] == '1') then return 'missing' end
   redis.call('DEL', KEYS[1])
   redis.call('HSET', KEYS[1], 'fence', ARGV[1], 'owner', ARGV[2])
 end

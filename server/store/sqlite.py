@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from voxlane.server.errors import ConfigError, StoreUnavailable, VoxlaneError
 from voxlane.server.store.values import PARTS, ClaimedSession, SessionClaim, SessionWrite, WriteOutcome, token_hashes
+from voxlane.server.store.wal import use_wal
 
 SCHEMA_VERSION = 1
 """The version of the tables, in `user_version`. A file of a newer version is refused; an older one is brought here."""
@@ -168,10 +169,12 @@ class SqliteStore:
         )
         if changed.rowcount:
             return "written"
-        live = "SELECT 1 FROM sessions WHERE name = ? AND expires_ms > ?"
-        if database.execute(live, (write.name, write.now_ms)).fetchone() is not None:
+        live = "SELECT fence FROM sessions WHERE name = ? AND expires_ms > ?"
+        held = database.execute(live, (write.name, write.now_ms)).fetchone()
+        behind = held is not None and held[0] < write.fence
+        if held is not None and not behind:
             return "other_owner"
-        if not write.creates:
+        if not (write.creates or (behind and write.ends)):
             return "missing"
         database.execute(
             "INSERT OR REPLACE INTO sessions (name, fence, owner, expires_ms, tokens, config, history, recent)"
@@ -221,7 +224,7 @@ def open_database(path: Path, wait_s: float) -> sqlite3.Connection:
         raise ConfigError(f"store.path: {path}: {error.strerror}") from error
     database = sqlite3.connect(path, isolation_level=None, timeout=OPEN_SECONDS)
     try:
-        database.execute("PRAGMA journal_mode = WAL")
+        use_wal(database)
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute("BEGIN IMMEDIATE")  # two processes may start at the same time
         (version,) = database.execute("PRAGMA user_version").fetchone()

@@ -68,7 +68,8 @@ class SessionStore(Protocol):
     async def write(self, write: SessionWrite) -> WriteOutcome:
         """Change a record, if its owner and fence are those of the write.
 
-        An expired record counts as missing.
+        An expired record counts as missing. So does one with a lower fence: the store was emptied or is a copy that is
+        behind, and an earlier owner has written first. The owner with the highest fence writes or ends it anew.
         """
 
     async def claim(self, claim: SessionClaim) -> ClaimedSession | None:

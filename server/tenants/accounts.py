@@ -16,6 +16,7 @@ from pathlib import Path
 
 from voxlane.engine.api import Priority
 from voxlane.server import limits
+from voxlane.server.cell.counts import CellCounts, KeyedTotal
 from voxlane.server.config import PRIORITIES
 from voxlane.server.errors import ConfigError, Forbidden, KeyRevoked, QuotaReached, TenantFull, Unauthorized
 from voxlane.server.log import line
@@ -29,11 +30,21 @@ Clock = Callable[[], float]
 _UNLIMITED = KeyRecord(name=DEFAULT_NAME, hash="0" * 64, priority="critical")
 
 
+_SPENT: tuple[KeyedTotal, ...] = ("requests of tenant", "audio of tenant")
+
+
 class Account:
     """One tenant, and what it uses now."""
 
-    def __init__(self, record: KeyRecord = _UNLIMITED, salt: str = "", clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        record: KeyRecord = _UNLIMITED,
+        salt: str = "",
+        clock: Clock = time.monotonic,
+        counts: CellCounts | None = None,
+    ) -> None:
         self.name = record.name
+        self._counts = counts or CellCounts()  # of all server processes
         self.salt = salt  # "": the server asks for no key, and all clients are one tenant
         self.revoked = False
         self.conversations = 0
@@ -41,6 +52,8 @@ class Account:
         self._record = record
         self._requests = MinuteBudget(record.requests_per_minute, clock())
         self._audio_s = MinuteBudget(record.audio_minutes_per_minute * MINUTE_S, clock())
+        # What other processes have spent, as far as the budgets here know; what was spent before is over.
+        self._followed = {what: self._counts.keyed_elsewhere(what, self._key) for what in _SPENT}
 
     def change(self, record: KeyRecord, salt: str) -> None:
         """Take over what the file says now."""
@@ -73,17 +86,21 @@ class Account:
         if not self._record.requests_per_minute:
             return
         now = self._clock()
+        self._follow("requests of tenant", self._requests, now)
         wait_s = self._requests.wait_s(now, 1)
         if wait_s:
             hint = f"This key has {self._record.requests_per_minute} requests a minute."
             raise QuotaReached(hint, detail="requests_per_minute", retry_after_s=_whole(wait_s))
         self._requests.spend(1, now)
+        self._counts.add_keyed("requests of tenant", self._key, 1)
 
     def check_audio(self) -> None:
         """Raise QuotaReached if this tenant has used up its minutes of sound."""
         if not self._record.audio_minutes_per_minute:
             return
-        wait_s = self._audio_s.wait_s(self._clock())
+        now = self._clock()
+        self._follow("audio of tenant", self._audio_s, now)
+        wait_s = self._audio_s.wait_s(now)
         if wait_s:
             hint = f"This key has {self._record.audio_minutes_per_minute:g} minutes of sound a minute."
             raise QuotaReached(hint, detail="audio_minutes_per_minute", retry_after_s=_whole(wait_s))
@@ -92,28 +109,55 @@ class Account:
         """Count sound."""
         if self._record.audio_minutes_per_minute:
             self._audio_s.spend(seconds, self._clock())
+            self._counts.add_keyed("audio of tenant", self._key, seconds)
 
     def begin_conversation(self) -> None:
         """Count a conversation, or raise TenantFull or QuotaReached."""
         self.check_room()
         self.count_request()
         self.check_audio()
-        self.conversations += 1
+        self._count_conversation(1)
 
     def continue_conversation(self) -> None:
         """Count a conversation that another process has begun, or raise TenantFull."""
         self.check_room()
-        self.conversations += 1
+        self._count_conversation(1)
 
     def check_room(self) -> None:
         """Raise TenantFull if this tenant has as many conversations as it may."""
         self._check_key()
-        if 0 < self._record.conversations <= self.conversations:
+        most = self._record.conversations
+        if most and self.conversations + self._counts.keyed_elsewhere("conversations of tenant", self._key) >= most:
             raise TenantFull(f"This key has {self._record.conversations} at one time.", detail="conversations")
 
     def end_conversation(self) -> None:
         """Count a conversation no more."""
-        self.conversations -= 1
+        self._count_conversation(-1)
+
+    @property
+    def _key(self) -> str:
+        """The name of its counts: another holder of the same name has another one."""
+        return f"{self.name} {self.salt}"
+
+    def _count_conversation(self, amount: int) -> None:
+        self.conversations += amount
+        self._counts.add_keyed("conversations of tenant", self._key, amount)
+
+    def follow(self) -> None:
+        """Look at what other server processes have spent; to be called about once a second."""
+        now = self._clock()
+        if self._record.requests_per_minute:
+            self._follow("requests of tenant", self._requests, now)
+        if self._record.audio_minutes_per_minute:
+            self._follow("audio of tenant", self._audio_s, now)
+
+    def _follow(self, what: KeyedTotal, budget: MinuteBudget, now: float) -> None:
+        """Take out of a budget what other server processes have spent since the last look."""
+        spent = self._counts.keyed_elsewhere(what, self._key)
+        more = spent - self._followed[what]
+        if more > 0:
+            budget.follow(more, now)
+        self._followed[what] = spent  # less than before: a process has died, and its count with it
 
     def _check_key(self) -> None:
         if self.revoked:
@@ -123,14 +167,21 @@ class Account:
 class Tenants:
     """The tenants of one server: that of VOXLANE_API_KEY, and those of keys.file."""
 
-    def __init__(self, api_key: str = "", path: Path | None = None, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        api_key: str = "",
+        path: Path | None = None,
+        clock: Clock = time.monotonic,
+        counts: CellCounts | None = None,
+    ) -> None:
         self._clock = clock
+        self._counts = counts
         self._path = path
         self._seen = _Stamp(path)
         self._accounts: dict[str, Account] = {}  # by name
         self._by_hash: dict[str, Account] = {}  # those that may connect
         self._api_hash = key_hash(api_key) if api_key else ""
-        self.default = Account(_UNLIMITED, _salt(self._api_hash) if api_key else "", clock)
+        self.default = Account(_UNLIMITED, _salt(self._api_hash) if api_key else "", clock, counts)
         records = read_keys(path) if path is not None else ()
         self._apply(records)
         if path is not None and others_can_read(path):
@@ -160,6 +211,11 @@ class Tenants:
             raise Unauthorized
         return account
 
+    def follow(self) -> None:
+        """Have all budgets know what other server processes have spent."""
+        for account in self._accounts.values():
+            account.follow()
+
     def refresh(self) -> bool:
         """Read the file again if it has changed; return whether a key was revoked.
 
@@ -183,10 +239,10 @@ class Tenants:
             salt = _salt(record.hash)
             account = self._accounts.get(record.name)
             if account is None:
-                account = self._accounts[record.name] = Account(record, salt, self._clock)
+                account = self._accounts[record.name] = Account(record, salt, self._clock, self._counts)
             elif account.salt != salt:  # revoked and added again under the same name: another holder
                 account.revoked = True
-                account = self._accounts[record.name] = Account(record, salt, self._clock)
+                account = self._accounts[record.name] = Account(record, salt, self._clock, self._counts)
             else:
                 account.change(record, salt)
             by_hash[record.hash] = account

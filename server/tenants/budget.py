@@ -32,6 +32,14 @@ class MinuteBudget:
         self._fill(now)
         self._content -= count
 
+    def follow(self, count: float, now: float) -> None:
+        """Take out what other processes have spent since the last look, which should be short ago.
+
+        After a late look some of it may have been earned back meanwhile: at most a minute has to be earned again.
+        """
+        self._fill(now)
+        self._content = max(self._content - count, min(self._content, -self._per_minute))
+
     def change(self, per_minute: float, now: float) -> None:
         """Earn another amount from now on; what was spent stays spent."""
         self._fill(now)

@@ -14,7 +14,8 @@ import pytest
 from voxlane.engine.api import ChatMessage, EngineConfig, Finished, Loading, Started, StepStats, Submit, Text
 from voxlane.server import limits
 from voxlane.server.engine_client import engine_process
-from voxlane.server.engine_client.engine_process import EngineProcess, Observer, RestartBudget, State
+from voxlane.server.engine_client.engine_client import Observer, State
+from voxlane.server.engine_client.engine_process import EngineProcess, RestartBudget
 from voxlane.server.engine_client.packets import PacketPipe
 from voxlane.server.engine_client.stream import RequestStream
 from voxlane.server.errors import (

@@ -13,14 +13,8 @@ from peer import eventually
 
 from voxlane.engine.api import ChatMessage, EngineConfig, Submit, Text
 from voxlane.server import limits
-from voxlane.server.engine_client.engine_process import (
-    EngineProcess,
-    LossCause,
-    Observer,
-    RestartBudget,
-    StartFailures,
-    State,
-)
+from voxlane.server.engine_client.engine_client import LossCause, Observer, State
+from voxlane.server.engine_client.engine_process import EngineProcess, RestartBudget, StartFailures
 from voxlane.server.engine_client.stream import RequestStream
 from voxlane.server.errors import EngineLost, EngineNotReady
 

@@ -5,12 +5,27 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
-from voxlane.engine.api import FRAGMENT_BYTES, Assembler, FromEngine, Loading, Message, Ping, Pong, encode, fragments
+from voxlane.engine.api import (
+    FRAGMENT_BYTES,
+    Append,
+    Assembler,
+    Cancel,
+    EndInput,
+    FromEngine,
+    Loading,
+    Message,
+    Ping,
+    Pong,
+    encode,
+    fragments,
+)
 from voxlane.server import limits
-from voxlane.server.engine_client.packets import PacketPipe
+from voxlane.server.engine_client.packets import SOON_S, PacketPipe
+from voxlane.server.errors import Overloaded
 
 ENOUGH = 20
 """Words from the other side that are waited for: far more than may be missing."""
@@ -93,3 +108,61 @@ async def test_nobody_is_asked_before_there_is_somebody_who_reads(
     pipe.watch()
     assert pipe._watch is None
     assert not lost
+
+
+def packets_in(sock: socket.socket) -> list[list[Message]]:
+    """Return the messages of each packet that has come."""
+    assembler, found = Assembler(), list[list[Message]]()
+    sock.setblocking(False)
+    with suppress(BlockingIOError):
+        while packet := sock.recv(FRAGMENT_BYTES):
+            found.append(list(assembler.messages(packet)))
+    return found
+
+
+async def test_sound_of_many_voices_shares_a_packet(sockets: tuple[socket.socket, socket.socket]) -> None:
+    pipe = PacketPipe(sockets[0], lambda _: None, lambda _: None)
+    sounds = [Append(f"s{number}/hear1", audio=bytes([number]) * 1920) for number in range(8)]
+    for sound in sounds:
+        pipe.send_soon(sound)
+    assert packets_in(sockets[1]) == []
+    await asyncio.sleep(2 * SOON_S)
+    assert packets_in(sockets[1]) == [sounds]
+    pipe.close()
+
+
+async def test_any_other_message_sends_the_sound_before_it(sockets: tuple[socket.socket, socket.socket]) -> None:
+    pipe = PacketPipe(sockets[0], lambda _: None, lambda _: None)
+    first, last = Append("a/hear1", audio=bytes(1920)), Append("b/hear1", audio=bytes(1920))
+    pipe.send_soon(first)
+    pipe.send(EndInput("a/hear1"))
+    pipe.send_soon(last)
+    pipe.send(Cancel("b/hear1"))
+    messages = [message for packet in packets_in(sockets[1]) for message in packet]
+    assert messages == [first, EndInput("a/hear1"), last, Cancel("b/hear1")]
+    pipe.close()
+
+
+async def test_much_sound_does_not_wait(sockets: tuple[socket.socket, socket.socket]) -> None:
+    pipe = PacketPipe(sockets[0], lambda _: None, lambda _: None)
+    for number in range(40):
+        pipe.send_soon(Append(f"s{number}/hear1", audio=bytes(1920)))
+    packets = packets_in(sockets[1])
+    assert len(packets) == 2
+    assert sum(map(len, packets)) in range(34, 40)
+    pipe.close()
+    pipe.send_soon(Append("a/hear1", audio=bytes(2)))
+    await asyncio.sleep(2 * SOON_S)  # nothing is sent, and no timer runs on
+    assert packets_in(sockets[1]) == []
+
+
+async def test_sound_is_refused_when_too_much_waits(
+    sockets: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "OUTBOX_BYTES", 5000)
+    pipe = PacketPipe(sockets[0], lambda _: None, lambda _: None)
+    for _ in range(2):
+        pipe.send_soon(Append("a/hear1", audio=bytes(1920)))
+    with pytest.raises(Overloaded):
+        pipe.send_soon(Append("a/hear1", audio=bytes(1920)))
+    pipe.close()

@@ -24,10 +24,13 @@ from websockets.protocol import Protocol
 
 from voxlane.server import app, limits
 from voxlane.server.config import PhoneKeys
+from voxlane.server.conversation.client_events import Audio, TextTurn
 from voxlane.server.http.frames import CountedFrames
 from voxlane.server.phone import incoming
 from voxlane.server.protocols.native import NATIVE
 from voxlane.server.protocols.openai_realtime.protocol import REALTIME
+from voxlane.server.sessions.connection import Connection
+from voxlane.server.sessions.conversation import Conversation
 
 KEY = "secret"
 PONG, PING, CONTINUED = (bytes([first, 0x80, 0, 0, 0, 0]) for first in (0x8A, 0x89, 0x00))
@@ -368,3 +371,49 @@ def test_applications_receive_what_uvicorn_alone_would_give_them(frames: list[by
     # Byte by byte: uvicorn drops the messages of a read in which a later frame breaks the rules.
     single = [bytes([one]) for chunk in chunks for one in chunk]
     assert asyncio.run(received(CountedFrames, chunks)) == asyncio.run(received(WebSocketsSansIOProtocol, single))
+
+
+async def test_sound_is_taken_at_once_and_in_order(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames that come in one read: sound does not overtake a message before it, and one is taken in a turn."""
+    seen: list[tuple[int, str]] = []
+    turn = 0
+    feed, receive = Conversation.feed, Connection._receive
+
+    def counted() -> None:
+        nonlocal turn, handle
+        turn += 1
+        handle = asyncio.get_running_loop().call_soon(counted)
+
+    def fed(conversation: Conversation, event: Any) -> None:
+        if isinstance(event, Audio | TextTurn):
+            seen.append((turn, type(event).__name__))
+        feed(conversation, event)
+
+    async def received(connection: Connection) -> bytes | str:
+        found = await receive(connection)
+        seen.append((turn, "queued"))
+        return found
+
+    monkeypatch.setattr(Conversation, "feed", fed)
+    monkeypatch.setattr(Connection, "_receive", received)
+    handle = asyncio.get_running_loop().call_soon(counted)
+    sound, text = message("audio", bytes(640)), message("text", "hello")
+    async with serving() as running, raw(running) as client:
+        client.writer.write(message("hello", MANUAL))
+        await client.reader.readuntil(b"ready")  # it is written after the reading has begun
+        seen.clear()
+        client.writer.write(sound * 3 + text + sound * 3)
+        await eventually(lambda: [name for _, name in seen].count("Audio") == 6)
+    handle.cancel()
+    names = [name for _, name in seen]
+    assert names[:5] == ["Audio"] * 3 + ["queued", "TextTurn"]
+    assert [name for name in names if name != "queued"] == ["Audio"] * 3 + ["TextTurn"] + ["Audio"] * 3
+    turns = [when for when, name in seen if name == "Audio"]
+    assert len(set(turns)) == len(turns), "two frames in one turn of the event loop"
+
+
+@pytest.mark.parametrize(("data", "code"), [(bytes(641), 4400), (bytes(64 * 1024), 1009)])
+async def test_bad_sound_ends_the_connection(serving: Any, data: bytes, code: int) -> None:
+    async with serving() as running, raw(running) as client:
+        client.writer.write(message("hello", MANUAL) + message("audio", bytes(640)) + message("audio", data))
+        assert await client.close_code() == code

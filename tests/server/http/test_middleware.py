@@ -40,6 +40,17 @@ async def test_a_form_of_another_site_makes_no_voice(serving: Any) -> None:
         assert "voice.origins" in answer.json()["error"]["message"]
 
 
+async def test_the_log_names_a_refused_origin_and_the_setting(serving: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as server:
+        await server.client.get("/v1/models", headers={"origin": "https://other.example"})
+        await server.client.get("/v1/models", headers={"origin": 'https://x" setting=mine'})
+    told = [record.getMessage() for record in caplog.records if "origin_refused" in record.getMessage()]
+    assert told == [
+        "origin_refused origin=https://other.example setting=voice.origins",
+        'origin_refused origin="https://x\\" setting=mine" setting=voice.origins',
+    ]
+
+
 async def test_with_a_key_or_for_others_any_name_will_do(serving: Any) -> None:
     async with serving(api_key="k") as server:
         headers = {"host": "voice.example", "origin": "tauri://localhost", "authorization": "Bearer k"}

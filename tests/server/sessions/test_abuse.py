@@ -228,6 +228,23 @@ async def test_parked_conversations_of_one_address_push_out_no_other(
         assert await _resumes(running, mine[-1])
 
 
+async def test_an_address_that_opens_and_drops_conversations_is_slowed_down(
+    serving: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "OPENS_PER_SECOND", 0.0)
+    monkeypatch.setattr(limits, "VOICE_SESSIONS_PER_ADDRESS", 2)
+    async with serving(voice=VoiceConfig(sessions_per_address=2)) as running:
+        for _ in range(2):
+            await _left(running, "127.0.0.1")
+        peer = await Peer.open(running.url)
+        await peer.send("hello", {})
+        name, *rest = await peer.next()
+        assert name == "error"
+        assert "full" in str(rest)
+        await peer.closed()
+        await _left(running, "127.0.0.2")
+
+
 async def test_an_address_with_all_its_conversations_connected_evicts_none(serving: Any) -> None:
     async with serving(voice=VoiceConfig(sessions=3, sessions_per_address=2)) as running:
         other = await _left(running, "127.0.0.2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import signal
 from typing import Any
@@ -74,12 +75,12 @@ async def test_a_typed_turn_is_answered_aloud(serving: Any) -> None:
         await client.socket.close()
 
 
-async def test_every_way_to_bring_a_key(serving: Any) -> None:
+async def test_every_way_to_bring_a_key(serving: Any, caplog: pytest.LogCaptureFixture) -> None:
     async with serving(api_key="k") as running:
         client = await Client.open(running.url, "k")
         assert client.socket.subprotocol is None
         await client.socket.close()
-        offered: Any = ["realtime", "openai-insecure-api-key.k", "openai-beta.realtime-v1"]
+        offered: Any = ["realtime", "openai-insecure-api-key.k"]
         client = await Client.open(running.url, subprotocols=offered)
         assert client.socket.subprotocol == "realtime"
         assert client.socket.response is not None
@@ -90,7 +91,38 @@ async def test_every_way_to_bring_a_key(serving: Any) -> None:
             with pytest.raises(InvalidStatus) as refused:
                 await Client.open(running.url, **options)
             assert refused.value.response.status_code == 401
+        assert [one for one in caplog.records if one.levelno >= logging.ERROR] == []  # a wrong key is no error of ours
         await eventually(lambda: len(running.service.sessions) == 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"additional_headers": {"OpenAI-Beta": "realtime=v1"}},
+        {"subprotocols": ["realtime", "openai-insecure-api-key.none", "openai-beta.realtime-v1"]},
+    ],
+    ids=["header", "subprotocol"],
+)
+async def test_a_client_of_the_beta_is_told_in_an_event_and_in_the_close(serving: Any, options: Any) -> None:
+    async with serving() as running:
+        address = running.url.replace("http", "ws", 1).rstrip("/") + "/v1/realtime?model=m"
+        client = Client(await connect(address, **options))
+        error = await client.until("error")
+        assert "client.realtime, not client.beta.realtime" in error["error"]["message"]
+        assert "session.audio.input" in error["error"]["message"]
+        code, last = await client.closed()
+        assert (code, last) == (4400, error)  # nothing else was sent
+        short = "The beta of Realtime is not served: use the GA client (client.realtime, not client.beta.realtime)."
+        assert client.socket.close_reason == short
+        assert len(running.service.sessions) == 0
+
+
+async def test_another_beta_header_is_no_reason_to_refuse(serving: Any) -> None:
+    async with serving() as running:
+        address = running.url.replace("http", "ws", 1).rstrip("/") + "/v1/realtime?model=m"
+        client = Client(await connect(address, additional_headers={"OpenAI-Beta": "traces=v1"}))
+        await client.until("session.created")
+        await client.socket.close()
 
 
 async def test_a_client_secret_brings_its_session(serving: Any) -> None:

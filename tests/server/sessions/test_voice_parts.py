@@ -233,6 +233,7 @@ def test_a_token_stays_good_until_the_next_has_arrived() -> None:
 class Line:
     def __init__(self) -> None:
         self.sent: list[Any] = []
+        self.soon: list[Any] = []  # of those, the ones that may wait for others
         self.connected = True
         self.starting = True
         self.full = False
@@ -241,6 +242,10 @@ class Line:
         if self.full and isinstance(message, Submit):
             raise Overloaded
         self.sent.append(message)
+
+    def send_soon(self, message: Any) -> None:
+        self.send(message)
+        self.soon.append(message)
 
 
 class Ends:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from examples import examples
 from hypothesis import HealthCheck, given, settings
 from redis_server import RedisServer, redis_binary
 
+from voxlane.codecs.extras import install_command
 from voxlane.server.config import StoreConfig
 from voxlane.server.errors import ConfigError, StoreUnavailable
 from voxlane.server.store.choice import make_store
@@ -121,6 +123,39 @@ def test_redis_answers_like_memory(redis_server: RedisServer, steps: list[tuple[
     same_answers(lambda: RedisStore(redis_server.url, "", WAIT_S), steps, f"{number}-")
 
 
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "redis"])
+async def test_a_store_that_has_lost_a_claim_still_knows_the_last_owner(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A store may be emptied, or replaced by a copy that is behind: the owner before may then write first."""
+    stores: dict[str, Callable[[], SessionStore]] = {
+        "memory": MemoryStore,
+        "sqlite": lambda: SqliteStore(tmp_path / "talk.sqlite", WAIT_S),
+        "redis": lambda: RedisStore(request.getfixturevalue("redis_server").url, "", WAIT_S),
+    }
+    store, name = stores[kind](), "voice-behind"
+    await store.open()
+
+    async def write(fence: int, owner: str, **more: Any) -> str:
+        return await store.write(SessionWrite(name, fence, owner, 1_000, 100_000, **more))
+
+    old: dict[str, Any] = {"tokens": entry("t1"), "parts": {"recent": b"old", "config": b"old"}, "creates": True}
+    new: dict[str, Any] = {"tokens": entry("t2"), "parts": {"recent": b"new"}, "creates": True}
+    assert await write(7, "one", **old) == "written"
+    assert await write(9, "two", parts={"recent": b"new"}) == "missing"  # the record is not its own: write all of it
+    assert await write(9, "two", **new) == "written"
+    assert await write(7, "one", **old) == "other_owner"
+    assert await write(9, "one", **old) == "other_owner"
+    assert await store.claim(SessionClaim(name, hash_token("t1"), "three", 2_000, 100_000)) is None
+    looked = await store.claim(SessionClaim(name, hash_token("t2"), "three", 2_000, 100_000, looks=True))
+    assert looked is not None
+    assert (looked.fence, looked.parts) == (9, {"recent": b"new"})  # nothing of the older record is left
+    assert await write(11, "four", ends=True) == "written"  # the last owner may also end it
+    assert await write(9, "two", **new) == "other_owner"
+    assert await store.claim(SessionClaim(name, hash_token("t2"), "three", 2_000, 100_000)) is None
+    await store.aclose()
+
+
 async def test_a_hung_or_dead_redis_costs_its_wait_and_no_more(redis_server: RedisServer) -> None:
     store = RedisStore(redis_server.url, "", 0.25)
     await store.open()
@@ -220,7 +255,7 @@ def test_the_configuration_chooses_the_store(tmp_path: Path, monkeypatch: pytest
     assert isinstance(make_store(StoreConfig("sqlite", str(tmp_path / "x"))), SqliteStore)
     assert isinstance(make_store(StoreConfig("redis")), RedisStore)
     monkeypatch.setattr("voxlane.server.store.choice.can_seal", lambda: False)
-    with pytest.raises(ConfigError, match=r"voxlane\[store\]"):
+    with pytest.raises(ConfigError, match=re.escape(install_command("store"))):
         make_store(StoreConfig("sqlite"))
 
 
