@@ -9,6 +9,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from voxlane.codecs.extras import install_command
 from voxlane.server.commands.options import (
     DEVICE_OPTION,
     LISTENER_OPTION,
@@ -263,12 +264,12 @@ def add_talk(commands: Commands) -> argparse.ArgumentParser:
         commands,
         "talk",
         "converse with a server by voice",
-        "  voxlane talk                                     microphone and loudspeaker: pip install -e '.[talk]'\n"
+        f"  voxlane talk                                     microphone and loudspeaker: {install_command('talk')}\n"
         "  voxlane talk --in question.wav --out answer.wav  without a sound card\n"
-        "  voxlane talk --url wss://example.org/v1/voice    another server\n"
+        "  voxlane talk --url https://example.org           another server; wss://example.org/v1/voice works too\n"
         f"  {API_KEY_VARIABLE}=secret voxlane talk            a server that wants a key",
     )
-    parser.add_argument("--url", default="ws://127.0.0.1:8000/v1/voice", help="default: %(default)s")
+    parser.add_argument("--url", default=SERVER_URL, help="default: %(default)s")
     parser.add_argument("--in", dest="source", metavar="FILE", default="", help="say this file instead of listening")
     parser.add_argument("--out", dest="target", metavar="FILE", default="", help="write what is heard into this WAV")
     parser.add_argument("--voice", metavar="NAME", help="the voice; see `voxlane voices`")

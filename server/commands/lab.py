@@ -30,6 +30,7 @@ from voxlane.server.lab.sounds.beds import BEDS
 from voxlane.server.lab.sounds.corpus import SOUNDS, Corpus, sound_wanted
 from voxlane.server.lab.sounds.voices import VOICES
 from voxlane.server.lab.values import USER_RATE
+from voxlane.server.lab.versus import FOLDERS, run_versus
 
 OUT = Path("lab-results")
 RESULT = "result.json"
@@ -54,11 +55,19 @@ def _run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         model=arguments.model,
         voice=arguments.voice,
+        turn_detection=arguments.turn_detection,
         mapping=_read(arguments.mapping) if arguments.mapping else "",
         naive=arguments.naive,
         at_once=arguments.at_once,
     )
     out = arguments.out or OUT
+    if arguments.against:
+        with ProgressLine() as line:
+            urls = (arguments.url, arguments.against)
+            both = run_versus(
+                scenarios, urls=urls, dialect=arguments.dialect, options=options, out=out, progress=line.tell
+            )
+        return _told_both(both, arguments, out)
     with ProgressLine() as line:
         result = run_scenarios(
             scenarios, url=arguments.url, dialect=arguments.dialect, options=options, out=out, progress=line.tell
@@ -66,8 +75,24 @@ def _run(arguments: argparse.Namespace) -> int:
     return _told(result, arguments, f"report: {out / 'report.html'}")
 
 
+def _told_both(both: tuple[RunResult, RunResult], arguments: argparse.Namespace, out: Path) -> int:
+    """Print what two servers did, and how the second differs; a missed gate of both is no difference."""
+    if not arguments.json:
+        for name, result in zip(FOLDERS, both, strict=True):
+            print(f"{name} server, {result.url}:")
+            print_result(result)
+            print(f"report: {out / name / 'report.html'}\n")
+    if any(results.exit_code(result) == NOT_MEASURABLE for result in both):
+        return NOT_MEASURABLE
+    return _told_differences(*both, arguments)
+
+
 def _compare(arguments: argparse.Namespace) -> int:
-    before, after = (_result(path) for path in (arguments.before, arguments.after))
+    return _told_differences(_result(arguments.before), _result(arguments.after), arguments)
+
+
+def _told_differences(before: RunResult, after: RunResult, arguments: argparse.Namespace) -> int:
+    """Print how the second result differs from the first; return the exit code."""
     comparison = compare(before, after)
     if arguments.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(comparison), indent=1).decode() + "\n")
@@ -225,6 +250,7 @@ class ProgressLine:
         self._live = sys.stderr.isatty()
         self._wide = min(WIDE, shutil.get_terminal_size().columns - 1)  # a longer line could not be written over
         self._last = ""
+        self._told: set[str] = set()  # what was written where stderr is no terminal
 
     def __enter__(self) -> ProgressLine:
         return self
@@ -239,9 +265,9 @@ class ProgressLine:
         """Show a text."""
         if self._live:
             self._show(text)
-        elif text.partition(",")[0] != self._last:
-            self._last = text.partition(",")[0]
-            write_text(sys.stderr, f"{self._last}\n")
+        elif (new := text.partition(",")[0]) not in self._told:  # calls that are held at once take turns to tell
+            self._told.add(new)
+            write_text(sys.stderr, f"{new}\n")
         self._last = self._last or text
 
     def _show(self, text: str) -> None:

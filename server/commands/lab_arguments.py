@@ -51,7 +51,8 @@ def _add_run(parts: Commands) -> None:
         "  voxlane lab run quick --url ws://127.0.0.1:8000/v1/voice\n"
         "  voxlane lab run my_scenario.toml --url ws://127.0.0.1:8765/media --dialect twilio\n"
         "  voxlane lab run mhm cough --url ws://… --dialect pcm --mapping mapping.toml --repeat 20\n"
-        "  voxlane lab run all --url planted:slow_yield --out slow/\n\n"
+        "  voxlane lab run all --url planted:slow_yield --out slow/\n"
+        "  voxlane lab run quick --url ws://old:8000/v1/voice --against ws://new:8000/v1/voice --repeat 10\n\n"
         "The server's key is read from VOXLANE_LAB_KEY, or OPENAI_API_KEY or VOXLANE_API_KEY of the dialect.",
     )
     parser.add_argument(
@@ -59,6 +60,9 @@ def _add_run(parts: Commands) -> None:
     )
     parser.add_argument(
         "--url", required=True, help="ws:// or wss:// address; planted:FAULT: an agent in this process, see `lab agent`"
+    )
+    parser.add_argument(
+        "--against", default="", metavar="URL", help="hold each call with this server too, and print what differs there"
     )
     parser.add_argument("--dialect", choices=DIALECT_NAMES, help="the protocol; default: guessed from the address")
     parser.add_argument("--repeat", type=_positive, metavar="N", help="repeats instead of the scenario's own")
@@ -69,6 +73,12 @@ def _add_run(parts: Commands) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results; default: lab-results")
     parser.add_argument("--model", default="", help="the model to ask for, where the dialect names one")
     parser.add_argument("--voice", default="", help="the agent's voice to ask for, where the dialect names one")
+    parser.add_argument(
+        "--turn-detection",
+        default="",
+        choices=("server_vad", "semantic_vad"),
+        help="how a server of the dialect realtime decides that a turn is over; default: its own choice",
+    )
     parser.add_argument("--mapping", type=Path, metavar="FILE", help="the mapping file of the dialect pcm")
     parser.add_argument("--naive", action="store_true", help="a loudspeaker that obeys nothing, whatever the scenario")
     parser.add_argument("--json", action="store_true", help="print the whole result as JSON")

@@ -28,7 +28,9 @@ def verdict(result: RunResult) -> str:
     if missed:
         return f"{len(missed)} of {len(result.gates)} gates missed: {', '.join(missed)}"
     met = f"{len(result.gates) - unknown} of {len(result.gates)} gates met"
-    return f"{met}, {unknown} not measurable" if unknown else f"all {len(result.gates)} gates met"
+    if unknown:
+        return f"{met}, {unknown} not measurable"
+    return f"all {len(result.gates)} gates met" if len(result.gates) != 1 else "the only gate is met"
 
 
 def print_differences(comparison: Comparison) -> None:
@@ -48,6 +50,8 @@ def print_differences(comparison: Comparison) -> None:
     ]
     for row in _aligned([header, *rows]):
         print(f"  {row}")
+    if any(one.verdict == "too few pairs" for one in comparison.differences):
+        print("  too few pairs: no difference could be told from chance; hold more calls with --repeat")
     if comparison.only_first or comparison.only_second:
         print(f"  without a partner: {comparison.only_first} steps before, {comparison.only_second} after")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -16,8 +16,13 @@ class Option:
     flag: str
     key: str
     placeholder: str
-    kind: type
+    kind: Callable[[str], object]
     text: str  # what it does
+
+
+def _comma_separated(text: str) -> tuple[str, ...]:
+    """Return the entries of a list on the command line."""
+    return tuple(text.split(","))
 
 
 _MODEL_TEXT = "a name from `voxlane models list`, a GGUF file or a safetensors directory"
@@ -50,6 +55,10 @@ SERVER_OPTIONS = (
         "--tls-cert", "server.tls_cert", "FILE", str, "serve https and wss with this certificate and its chain, PEM"
     ),
     Option("--tls-key", "server.tls_key", "FILE", str, "its private key, PEM"),
+    Option("--processes", "server.processes", "K", int, "server processes that share the port; 0: by cores and device"),
+    Option("--gpus", "server.gpus", "0,1", _comma_separated, "an engine on each of these GPUs"),
+    Option("--at", "server.at", "NAME", str, "the name of this server at its balancer"),
+    Option("--agent-check", "server.agent_check", "HOST:PORT", str, "where HAProxy asks for the room"),
     Option("--max-batch", "engine.max_batch", "N", int, "requests in one engine step; 0: as many as suit the device"),
 )
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from voxlane.engine.api import Loading
-from voxlane.server.engine_client.engine_process import Observer
+from voxlane.server.engine_client.engine_client import Observer
 
 BAR_CHARACTERS = 24
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxlane.codecs.encode import SpeechFormat, formats
+from voxlane.codecs.extras import install_command
 from voxlane.engine.api import (
     BadPronunciation,
     EngineConfig,
@@ -77,7 +78,7 @@ class SayOptions:
         if not self.output and self.kind != "wav":
             raise ConfigError("--format is for files: use -o FILE")
         if self.kind not in formats():
-            raise ConfigError(f"writing {self.kind} needs PyAV: pip install -e '.[opus]'")
+            raise ConfigError(f"writing {self.kind} needs PyAV: {install_command('opus')}")
 
     @property
     def kind(self) -> SpeechFormat:

@@ -6,15 +6,14 @@ app.py has the application that it serves.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import gc
 import logging
 import resource
-import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -28,6 +27,7 @@ from voxlane.server.app import make_app
 from voxlane.server.audio.voices import names, served_name
 from voxlane.server.commands.neighbours import Neighbour, advice, find_neighbours
 from voxlane.server.commands.progress import Progress
+from voxlane.server.commands.stopping import stop_signals
 from voxlane.server.config import Config, PhoneKeys, ServerConfig
 from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess
 from voxlane.server.errors import ConfigError, Draining, EngineGivenUp
@@ -35,7 +35,7 @@ from voxlane.server.http.connections import OpenConnections
 from voxlane.server.http.frames import CountedFrames
 from voxlane.server.http.heads import HeadInTime
 from voxlane.server.http.tls import Certificate, TlsListener
-from voxlane.server.log import line
+from voxlane.server.log import LogLine, line
 from voxlane.server.metrics import Metrics
 from voxlane.server.service import VERSION, Service, make_service
 
@@ -44,21 +44,19 @@ logger = logging.getLogger(__name__)
 SPARE_DESCRIPTORS = 128
 """Open files beside connections: the engine's socket, the log, those of the event loop."""
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
 
 class HttpServer:
     """uvicorn, driven by us: it starts, it stops accepting, it closes."""
 
     def __init__(self, service: Service, listener: socket.socket) -> None:
         self._listener = listener
-        self._connections = OpenConnections()
+        self._connections = OpenConnections(service.seat.counts)
         self._most = service.config.limits.connections
         self.certificate = certificate_of(service.config.server)
         self.tls: TlsListener | None = None
         self._watching: asyncio.Task[None] | None = None
         self._config = uvicorn.Config(
-            make_app(service, lambda: len(self._server.server_state.connections), self._connections.of),
+            make_app(service, self.count_all, self._connections.of),
             http=cast(type[asyncio.Protocol], partial(HeadInTime, self._connections)),
             ws=CountedFrames,
             ws_max_size=limits.SOCKET_FRAME_BYTES,
@@ -80,8 +78,11 @@ class HttpServer:
         Some more than limits.connections are let in: they are told that the server is full.
         """
         beginning = len(self.tls.beginning) if self.tls is not None else 0
-        count = len(self._server.server_state.connections) + beginning
-        return count >= self._most + SPARE_DESCRIPTORS // 2
+        return self.count_all() + beginning >= self._most + SPARE_DESCRIPTORS // 2
+
+    def count_all(self) -> int:
+        """Return how many connections there are, at all server processes."""
+        return self._connections.all(len(self._server.server_state.connections))
 
     async def start(self) -> None:
         """Start the application and accept connections."""
@@ -138,13 +139,23 @@ async def serve(
     store_password: str = "",
     engine_command: Sequence[str] = ENGINE_COMMAND,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; raise when the port is taken, or the engine cannot start or start again."""
+    """Serve with one process until SIGTERM or SIGINT; raise when the port is taken, or the engine cannot start (again).
+
+    supervisor.py serves with several.
+    """
     listener = listen(config.server.host, config.server.port, shared=config.server.reuse_port)
     allow_descriptors(config.limits.connections)
     # The ears' matrices are small: on many cores numpy's own threads only spin, and took 13 of 14 cores.
     with threadpool_limits(1, user_api="blas"), Progress(sys.stderr) as progress:
         metrics = Metrics()
-        link = EngineProcess(config.engine, command=engine_command, observers=(metrics, progress), standby=True)
+        metrics.processes.set(1)
+        link = EngineProcess(
+            config.engine,
+            command=engine_command,
+            observers=(metrics, progress),
+            standby=True,
+            environment=gpu_environment(config.server.gpus[0]) if config.server.gpus else None,
+        )
         service = make_service(config, link, metrics, api_key, chat_key, phone_keys, webhook_secret, store_password)
         http = HttpServer(service, listener)
         with stop_requests(service) as stop:
@@ -156,12 +167,17 @@ async def serve(
                 await drain(service, http)
 
 
+def gpu_environment(gpu: str) -> dict[str, str]:
+    """Return what an engine's environment must have so that it sees this GPU alone."""
+    return {"CUDA_VISIBLE_DEVICES": gpu}
+
+
 async def main_loop(service: Service, listener: socket.socket, progress: Progress, stop: asyncio.Event) -> None:
     """Wait for the engine, say that all is ready, and wait for the end."""
     stopping = asyncio.create_task(stop.wait(), name="stop")
     starting = asyncio.create_task(service.engine.wait_ready(), name="engine ready")
     hopeless = asyncio.create_task(service.engine.given_up.wait(), name="engine given up")
-    neighbours = asyncio.create_task(_neighbours(service.config, listener), name="neighbours")
+    neighbours = asyncio.create_task(look_for_neighbours(service.config, listener), name="neighbours")
     try:
         await asyncio.wait({stopping, starting}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -170,23 +186,8 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
             # The objects made so far live as long as the process: a full collection need not visit them again.
             gc.collect()
             gc.freeze()
-            if service.config.log.format == "text":  # where the log is JSON, machines read what we print
-                secure = bool(service.config.server.tls_cert)
-                print(banner(ready, listener, with_key=service.tenants.key_needed, secure=secure), flush=True)
-                for neighbour in await neighbours:
-                    print(advice(neighbour), flush=True)
-            logger.info(
-                line(
-                    "ready",
-                    port=listener.getsockname()[1],
-                    model=served_name(ready.model),
-                    adapter=served_name(ready.adapter) or None,
-                    weights=ready.weights,
-                    pages=ready.pages,
-                    device=ready.device,
-                    pid=service.engine.pid,
-                )
-            )
+            await announce(service.config, ready, listener, neighbours, with_key=service.tenants.key_needed)
+            logger.info(ready_line(ready, listener, pid=service.engine.pid))
             await asyncio.wait({stopping, hopeless}, return_when=asyncio.FIRST_COMPLETED)
             if not stopping.done():
                 raise EngineGivenUp(service.engine.failure)
@@ -196,7 +197,32 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
         await asyncio.gather(stopping, starting, hopeless, neighbours, return_exceptions=True)
 
 
-async def _neighbours(config: Config, listener: socket.socket) -> list[Neighbour]:
+async def announce(
+    config: Config, ready: Ready, listener: socket.socket, neighbours: asyncio.Task[list[Neighbour]], *, with_key: bool
+) -> None:
+    """Tell a person that the server is ready and how to use it."""
+    if config.log.format != "text":  # where the log is JSON, machines read what we print
+        return
+    print(banner(ready, listener, with_key=with_key, secure=bool(config.server.tls_cert)), flush=True)
+    for neighbour in await neighbours:
+        print(advice(neighbour), flush=True)
+
+
+def ready_line(ready: Ready, listener: socket.socket, **more: object) -> LogLine:
+    """Return the line of the log that says what is served."""
+    return line(
+        "ready",
+        port=listener.getsockname()[1],
+        model=served_name(ready.model),
+        adapter=served_name(ready.adapter) or None,
+        weights=ready.weights,
+        pages=ready.pages,
+        device=ready.device,
+        **more,
+    )
+
+
+async def look_for_neighbours(config: Config, listener: socket.socket) -> list[Neighbour]:
     """Return other chat servers on this machine, if the configuration lets us choose the chat model."""
     if config.engine.model != AUTO_MODEL or config.chat.url:
         return []
@@ -263,28 +289,13 @@ def allow_descriptors(connections: int) -> None:
         logger.warning(line("few file descriptors", allowed=most, needed=needed))
 
 
-@contextlib.contextmanager
-def stop_requests(service: Service) -> Iterator[asyncio.Event]:
+def stop_requests(service: Service) -> AbstractContextManager[asyncio.Event]:
     """Give an event that SIGTERM and SIGINT set; a second signal ends the drain at once."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
 
-    def on_signal(number: signal.Signals) -> None:
-        if stop.is_set():
-            ended = service.engine.abandon(Draining) + service.sessions.end_all()
-            logger.info(line("stopping at once", signal=number.name, ended=ended))
-        else:
-            logger.info(line("stopping", signal=number.name))
-            stop.set()
-            service.sessions.stop_asked.set()
+    def end_at_once() -> dict[str, object]:
+        return {"ended": service.engine.abandon(Draining) + service.sessions.end_all()}
 
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, on_signal, number)
-    try:
-        yield stop
-    finally:
-        for number in STOP_SIGNALS:
-            loop.remove_signal_handler(number)
+    return stop_signals(end_at_once, service.sessions.stop_asked.set)
 
 
 def why_this_model(ready: Ready) -> list[str]:

@@ -19,6 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from voxlane.codecs.container import decode_audio
 from voxlane.codecs.errors import AudioError
+from voxlane.codecs.extras import install_command
 from voxlane.codecs.pcm import decode_pcm16, encode_pcm16
 from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import encode_wav
@@ -32,6 +33,9 @@ INPUT_RATE, OUTPUT_RATE = 16_000, 24_000
 FRAME_S = 0.02
 INPUT_FRAME, OUTPUT_FRAME = int(INPUT_RATE * FRAME_S), int(OUTPUT_RATE * FRAME_S)
 
+VOICE_PATH = "/v1/voice"
+SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+
 PATIENCE_S = 1.5
 """Time without speech after the input file's end before the conversation counts as over."""
 
@@ -40,7 +44,7 @@ PATIENCE_S = 1.5
 class TalkOptions:
     """What the command line asked for."""
 
-    url: str = "ws://127.0.0.1:8000/v1/voice"
+    url: str = "http://127.0.0.1:8000"
     source: str = ""  # a sound file instead of the microphone
     target: str = ""  # a WAV file instead of the loudspeaker
     key: str = ""
@@ -49,6 +53,17 @@ class TalkOptions:
     def __post_init__(self) -> None:
         if bool(self.source) != bool(self.target):
             raise ConfigError("--in and --out go together: a file to say, and one for what is heard")
+        voice_url(self.url)
+
+
+def voice_url(url: str) -> str:
+    """Return the WebSocket of a server that is named by its address, with or without the path, as `say` takes it."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in SCHEMES or not rest.strip("/"):
+        raise ConfigError(f"--url: {url} is not an address that begins with http://, https://, ws:// or wss://")
+    host, _, path = rest.partition("/")
+    bare = path.strip("/") in ("", "v1")
+    return f"{SCHEMES[scheme]}://{host}{VOICE_PATH if bare else f'/{path}'}"
 
 
 def run_talk(options: TalkOptions) -> int:
@@ -78,7 +93,7 @@ def run_talk(options: TalkOptions) -> int:
 def _client(options: TalkOptions, player: Player) -> VoiceClient:
     formats = {"codec": "pcm16", "rate": INPUT_RATE}, {"codec": "pcm16", "rate": OUTPUT_RATE}
     return VoiceClient(
-        options.url,
+        voice_url(options.url),
         key=options.key,
         input_format=formats[0],
         output_format=formats[1],
@@ -151,7 +166,7 @@ def _sound_cards() -> ModuleType:
     try:
         import sounddevice
     except ImportError as error:
-        raise ConfigError(f"sounddevice is not installed (pip install -e '.[talk]'): or {without}") from error
+        raise ConfigError(f"sounddevice is not installed ({install_command('talk')}): or {without}") from error
     except OSError as error:  # the wheel for Linux needs the system's PortAudio
         raise ConfigError(f"{error} (apt-get install libportaudio2): or {without}") from error
     for kind in ("input", "output"):

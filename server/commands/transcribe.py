@@ -82,9 +82,8 @@ def run_transcribe(
 
 
 async def _transcribe(config: EngineConfig, options: TranscribeOptions, command: Sequence[str]) -> int:
-    decoder = AudioDecoder(LONGEST_SECONDS, 1, DECODE_SECONDS)
     failed = 0
-    async with own_engine(config, command) as link:
+    async with own_engine(config, command) as link, AudioDecoder(LONGEST_SECONDS, 1, DECODE_SECONDS) as decoder:
         assert link.ready is not None
         if options.language and options.language not in link.ready.asr_languages:
             known = ", ".join(link.ready.asr_languages)

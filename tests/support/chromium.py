@@ -64,10 +64,15 @@ def script(path: Path, *said: tuple[float, Samples], length_s: float = 0.0) -> P
 
 @contextlib.contextmanager
 def browser(
-    playwright: Playwright, microphone: Path | None = None, *, allowed: bool = True, **options: Any
+    playwright: Playwright,
+    microphone: Path | None = None,
+    *,
+    allowed: bool = True,
+    further: tuple[str, ...] = (),
+    **options: Any,
 ) -> Iterator[BrowserContext]:
-    """Run a browser; its microphone plays a file from the moment it is opened, or silence."""
-    arguments = [*ARGUMENTS, ALLOWED if allowed else REFUSED]
+    """Run a browser, with further arguments; its microphone plays a file from the moment it is opened, or silence."""
+    arguments = [*ARGUMENTS, *further, ALLOWED if allowed else REFUSED]
     # A missing file is silence; without the option the browser beeps.
     arguments.append(f"--use-file-for-fake-audio-capture={microphone or '/nonexistent.wav'}%noloop")
     found = playwright.chromium.launch(executable_path=executable(), args=arguments)

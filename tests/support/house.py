@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from voxlane.engine.api import EngineConfig
+from voxlane.server.cell.seat import CellSeat
 from voxlane.server.commands.serve import HttpServer, listen
 from voxlane.server.config import (
     ChatConfig,
@@ -21,6 +22,7 @@ from voxlane.server.config import (
     LimitsConfig,
     PhoneConfig,
     PhoneKeys,
+    RoomConfig,
     ServerConfig,
     StoreConfig,
     VoiceConfig,
@@ -75,6 +77,7 @@ async def start(
     hang_s: float = 2.0,
     start_failures: int = 5,
     command: tuple[str, ...] = ENGINE_COMMAND,
+    seat: CellSeat | None = None,
     wait: bool = True,
 ) -> AsyncIterator[Running]:
     """Serve as long as the context lasts; `parts` are further sections of the configuration by their names."""
@@ -85,12 +88,14 @@ async def start(
         "phone": phone or PhoneConfig(),
         "keys": keys or KeysConfig(),
         "store": store or StoreConfig(),
+        "room": RoomConfig(measured=False),  # other tests keep this machine busy
         **(parts or {}),
     }
     config = Config(server or ServerConfig(), engine, *known, **more)
     metrics = Metrics()
     link = EngineProcess(config.engine, command=command, observers=(metrics,), restarts=restarts)
-    service = make_service(config, link, metrics, api_key, phone_keys=phone_keys, webhook_secret=webhook_secret)
+    keys_of = {"phone_keys": phone_keys, "webhook_secret": webhook_secret}
+    service = make_service(config, link, metrics, api_key, **keys_of, seat=seat)  # type: ignore[arg-type]
     listener = listen("127.0.0.1", 0)
     http = HttpServer(service, listener)
     await http.start()

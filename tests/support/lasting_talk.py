@@ -9,18 +9,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
 from house import ENGINE_COMMAND
 from peer import Peer, speech
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
 
 RETRY_S = 0.02
 """Wait before a connection is tried again: the next server is still starting."""
 
 HELLO = {"config": {"voice": "two", "turns": {"mode": "manual", "pre_roll_s": 0}, "buffer_s": 0.5}}
+
+HANDED_OVER = 1012
+"""The close code of a server that leaves the conversation to another one."""
 
 BROKEN = (OSError, EOFError, InvalidHandshake, InvalidMessage, ConnectionClosed)
 """What a client may meet while there is no server."""
@@ -34,12 +37,13 @@ class ServerProcess:
             "import asyncio, uvloop\n"
             "from voxlane.engine.api import EngineConfig\n"
             "from voxlane.server import log\n"
-            "from voxlane.server.config import Config, ServerConfig, StoreConfig\n"
+            "from voxlane.server.config import Config, RoomConfig, ServerConfig, StoreConfig\n"
             "from voxlane.server.commands.serve import serve\n"
             "log.set_up('info')\n"
             f"server = ServerConfig(port={port}, drain_s={drain_s}, reuse_port=True)\n"
             f"store = StoreConfig('sqlite', {str(store)!r}, wait_s=10.0)\n"
-            "config = Config(server, EngineConfig('scripted', 'moonshine-tiny-en', 'hibari'), store=store)\n"
+            "engine = EngineConfig('scripted', 'moonshine-tiny-en', 'hibari')\n"
+            "config = Config(server, engine, store=store, room=RoomConfig(measured=False))\n"
             "with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:\n"
             f"    runner.run(serve(config, '', engine_command={ENGINE_COMMAND!r}))\n"
         )
@@ -89,12 +93,19 @@ class MessageCount:
 class Talker:
     """One client that types, speaks, listens, and takes up its conversation whenever its connection breaks."""
 
-    def __init__(self, name: str, url: str, chance: random.Random, count: MessageCount) -> None:
+    def __init__(self, name: str, url: str, chance: random.Random, count: MessageCount, *other_urls: str) -> None:
+        """Talk at `url`, and at the others in turn while it cannot be reached."""
         self.name = name
+        self.at = ""  # the server that has the conversation
+        self.refused = 0  # how often a connection was refused before its upgrade
         self.resumed = 0
         self.gaps_s: list[float] = []  # from the end of a connection to `ready` on the next one
+        self.waits_s: list[float] = []  # from the beginning of an utterance to the message that tells its turn
+        self.resumable = True  # as the server has told last
         self.faults: list[str] = []  # what should never happen
-        self._url = url
+        self.options: dict[str, Any] = {"open_timeout": 60}  # of its connections
+        self.rest_s = 0.0  # after each turn: a history remembers 500
+        self._urls = deque((url, *other_urls))
         self._chance = chance
         self._count = count
         self._peer: Peer | None = None
@@ -123,6 +134,7 @@ class Talker:
             while not self._ended[turn] and patience:
                 await self._receive()
                 patience -= 1
+            await asyncio.sleep(self.rest_s)
 
     async def finish(self) -> None:
         """Take the conversation up once more, and compare its history with what was told and heard."""
@@ -140,6 +152,7 @@ class Talker:
         self._pending = text
         if self._users and not self._ended[self._users[-1][0]]:
             self._cut.add(self._users[-1][0])
+        began_s = time.perf_counter()
         await self._utter(text)
         sent_to = self._peer
         while self._pending:
@@ -148,6 +161,7 @@ class Talker:
                 # On a new connection the server has repeated all that it knew of: the text has never arrived.
                 await self._utter(text)
                 sent_to = self._peer
+        self.waits_s.append(time.perf_counter() - began_s)
 
     async def _utter(self, text: str) -> None:
         """Type a text, or speak it with a button held."""
@@ -173,7 +187,9 @@ class Talker:
                     peer, _ = await self._connect()
                     await self._ping()
                 message = await peer.next()
-            except BROKEN:
+            except BROKEN as error:
+                if isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == HANDED_OVER:
+                    self.at = ""
                 self._peer = None
                 self._lost_s = time.perf_counter()
                 continue
@@ -190,10 +206,12 @@ class Talker:
                 hello["played"] = list(self._played)
         while True:
             try:
-                peer = await Peer.open(self._url, open_timeout=60)
+                peer = await Peer.open(self._urls[0], at=self.at if self._token else None, **self.options)
                 await peer.send("hello", hello)
                 message = await peer.next()
-            except BROKEN:
+            except BROKEN as error:
+                self.refused += isinstance(error, InvalidStatus)
+                self._urls.rotate()
                 await asyncio.sleep(RETRY_S)
                 continue
             if message[0] == "ready":
@@ -205,7 +223,7 @@ class Talker:
         ready: dict[str, Any] = message[2]
         if self._token:
             self._take_up(ready)
-        self._token = ready["token"]
+        self._token, self.at, self.resumable = ready["token"], ready["at"], ready["resumable"]
         return peer, ready
 
     async def _ping(self) -> None:
@@ -264,6 +282,8 @@ class Talker:
                 self._heard[epoch] = heard
             case "turn_done":
                 self._ended[fields[0]] += 1
+            case "resumable":
+                (self.resumable,) = fields
 
     async def _hear(self, epoch: int, offset: int, data: bytes, words: list[list[int]]) -> None:
         self._expect(epoch not in self._heard, f"sound of reply {epoch} after its end")

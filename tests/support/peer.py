@@ -41,9 +41,9 @@ class Peer:
         self.seen: list[list[Any]] = []
 
     @classmethod
-    async def open(cls, url: str, hello: dict[str, Any] | None = None, **options: Any) -> Peer:
-        """Connect; with a hello also wait for `ready`."""
-        address = url.replace("http", "ws", 1).rstrip("/") + "/v1/voice"
+    async def open(cls, url: str, hello: dict[str, Any] | None = None, at: str | None = None, **options: Any) -> Peer:
+        """Connect, to resume `at` a server if that is given; with a hello also wait for `ready`."""
+        address = url.replace("http", "ws", 1).rstrip("/") + "/v1/voice" + (f"?at={at}" if at is not None else "")
         options = {"subprotocols": [SUBPROTOCOL], "compression": None, **options}
         peer = cls(await connect(address, **options))
         if hello is not None:

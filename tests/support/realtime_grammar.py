@@ -65,7 +65,10 @@ class _Response:
 class Grammar:
     """Checks one connection's events in order; raises AssertionError with the reason if one is not allowed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, webrtc: bool = False) -> None:
+        """Check a WebSocket's events, or those of a call over WebRTC: no sound in them, and an output buffer."""
+        self._webrtc = webrtc
+        self._playing = ""  # id of the response in the output buffer
         self.events: list[Event] = []
         self.items: list[str] = []  # ids of the conversation, in order
         self.responses: dict[str, _Response] = {}  # running
@@ -110,15 +113,29 @@ class Grammar:
             self._transcript(kind.removeprefix(f"{TRANSCRIPTION}."), event)
         elif kind.startswith("conversation.item."):
             self._item(kind.removeprefix("conversation.item."), event)
+        elif kind.startswith("output_audio_buffer."):
+            self._output_buffer(kind.removeprefix("output_audio_buffer."), event["response_id"])
         elif kind == "response.created":
             self._begin(event["response"])
         elif kind == "response.done":
             self._finish(event["response"])
         elif kind.startswith("response."):
+            assert not (self._webrtc and kind == "response.output_audio.delta"), "the sound is on the track"
             self._of_response(kind.removeprefix("response."), event)
         else:
             known = ("session.created", "session.updated", "rate_limits.updated", "error")
             assert kind in known, "not an event of a conversation over a WebSocket"
+
+    def _output_buffer(self, kind: str, response: str) -> None:
+        assert self._webrtc, "not an event of a WebSocket"
+        if kind == "started":
+            assert not self._playing, "another response is in the buffer"
+            assert response in self.responses or response in self._over, "of an unknown response"
+            self._playing = response
+            return
+        assert self._playing == response, "of a response that has not started"
+        assert kind == "cleared" or response in self._over, "stopped before the response is done"
+        self._playing = ""
 
     # ---- the person
 

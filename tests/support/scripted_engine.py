@@ -19,6 +19,7 @@ request to speak answers each clause with one sample a character. Both obey, as 
     fail              finish with `failed`             params          tell the parameters that arrived
     refuse CODE       refuse (listening only)          lag             hear nothing until 60 s wait, tell the most
     flood N           N clauses of 100 kB, as long as not paused (speaking only)
+The listening model "loudness" hears "hello to you all" in any loud sound: what a codec leaves of samples is enough.
 A recording for a new voice becomes a profile that holds its length and text; speech in such a voice says the profile
 instead of its own text. The text of a recording may be crash, fail or refuse CODE. The model "fixed-voices" makes no
 voices.
@@ -43,14 +44,15 @@ import sys
 import threading
 import time
 from array import array
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from voxlane.engine import progress
 from voxlane.engine.api import (
     CLIP_RATE,
     LISTEN_RATE,
     Append,
-    Assembler,
     Cancel,
     Configure,
     EndInput,
@@ -58,12 +60,10 @@ from voxlane.engine.api import (
     Finished,
     ForgetVoice,
     Forked,
+    FromEngine,
     KeepVoice,
     Loading,
-    Message,
     Pause,
-    Ping,
-    Pong,
     Probability,
     ProgressPage,
     Ready,
@@ -72,26 +72,26 @@ from voxlane.engine.api import (
     Resume,
     Samples,
     Segment,
-    Shutdown,
     SpokenWord,
     Started,
     StartFailed,
     StepStats,
     Submit,
     Text,
+    ToEngine,
     TokenLogprob,
     ToolCall,
     VoiceMade,
     Word,
     Words,
-    encode,
     encode_forked,
-    fragments,
 )
+from voxlane.engine.links import Gone, Links
 
 CONTEXT_TOKENS = 4096
 EMOJI = "🎉"
 SPEAK_RATE = 24_000
+LOUD = 2_000
 VOICES = ("one", "two", "af_alloy")
 
 
@@ -113,12 +113,14 @@ class Speech:
 class ScriptedEngine:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._assembler = Assembler()
+        self._links = Links(sock)
+        self._commands: deque[ToEngine] = deque()
         self._open: dict[str, Submit] = {}
         self._held: list[Submit] = []
         self._speech: dict[str, Speech] = {}
         self._voices: dict[str, bytes] = {}
         self._page: ProgressPage | None = None
+        self._asr_model = ""
 
     def run(self) -> None:
         signal.signal(signal.SIGUSR1, lambda *_: self._release())
@@ -166,14 +168,11 @@ class ScriptedEngine:
                 case Cancel(request_id):
                     if request_id in self._open:
                         self._finish(self._open[request_id], "cancelled", 1)
-                case Ping():
-                    self._send(Pong())
-                case Shutdown():
-                    return
                 case _:
                     pass
 
     def _start(self, config: EngineConfig) -> None:
+        self._asr_model = config.asr_model
         self._send(Loading("reading nothing", 0.5))
         if config.model.startswith("once:"):
             path = Path(config.model.removeprefix("once:"))
@@ -195,6 +194,7 @@ class ScriptedEngine:
             case "counting":
                 self._page = ProgressPage(int(sys.argv[2]))
                 self._page.advance()
+                progress.show_on(self._page)  # the links count while they wait
             case "forking":
                 self._fork()
         context = config.context_tokens or CONTEXT_TOKENS
@@ -202,7 +202,13 @@ class ScriptedEngine:
         voices = VOICES if config.tts_model else ()
         rate, clones = SPEAK_RATE if voices else 0, bool(voices) and config.tts_model != "fixed-voices"
         codec = config.tts_model == "one-pace"
-        talker = {"adapter": config.adapter, "clones": clones, "one_pace": codec, "respells_only": codec}
+        talker = {
+            "asr_translates": config.asr_model not in ("", "english-only"),
+            "adapter": config.adapter,
+            "clones": clones,
+            "one_pace": codec,
+            "respells_only": codec,
+        }
         if config.tts_model == "instructed":
             talker |= {"speak_languages": ("english", "german"), "instructed": True}
         self._send(Ready(*chat, config.asr_model, ("en", "de"), config.tts_model, rate, voices, **talker))
@@ -283,7 +289,10 @@ class ScriptedEngine:
 
     def _hear(self, speech: Speech, audio: bytes) -> None:
         samples = array("h", audio)
-        speech.text += "".join(chr(sample) for sample in samples if sample > 0)
+        if self._asr_model == "loudness":
+            speech.text = speech.text or ("hello to you all" if samples and max(samples) > LOUD else "")
+        else:
+            speech.text += "".join(chr(sample) for sample in samples if sample > 0)
         speech.seconds += len(samples) / LISTEN_RATE
         waiting = speech.seconds - speech.acknowledged
         speech.most = max(speech.most, waiting)
@@ -384,6 +393,8 @@ class ScriptedEngine:
         """Do a piece of the endless work; return whether there is more."""
         for speech in list(self._speech.values()):
             if speech.flood and not speech.paused:
+                if not select.select([], [self._sock], [], 0.01)[1]:
+                    return True  # the server is behind: a pause must reach the flood before its end
                 self._give(speech, bytes(100_000))
                 speech.flood -= 1
                 if not speech.flood:
@@ -445,18 +456,13 @@ class ScriptedEngine:
             )
         )
 
-    def _next(self) -> Message:
-        while True:
-            while not select.select([self._sock], [], [], 0)[0] and self._work():
-                pass
-            while self._page is not None and not select.select([self._sock], [], [], 0.1)[0]:
-                self._page.advance()
-            packet = self._sock.recv(1 << 20)
-            if not packet:
+    def _next(self) -> ToEngine:
+        while not self._commands:
+            try:  # `receive` answers a Ping itself, and then waits for a command: not while there is work
+                self._commands.extend(self._links.receive(wait=not self._work()))
+            except Gone:
                 sys.exit(0)
-            message = self._assembler.feed(packet)
-            if message is not None:
-                return message
+        return self._commands.popleft()
 
     def _fork(self) -> None:
         """Return in each fork; the template itself ends here."""
@@ -470,6 +476,7 @@ class ScriptedEngine:
             if not packet:
                 os._exit(0)
             self._sock = socket.socket(fileno=descriptors[0])
+            self._links = Links(self._sock)
         control.send(encode_forked(Forked(os.getpid())))
         control.close()
 
@@ -487,9 +494,8 @@ class ScriptedEngine:
                 time.sleep(0.05)
         self._page.allowed_s = 0.0
 
-    def _send(self, message: Message) -> None:
-        for packet in fragments(encode(message)):
-            self._sock.send(packet)
+    def _send(self, message: FromEngine) -> None:
+        self._links.send([message])
 
 
 if __name__ == "__main__":

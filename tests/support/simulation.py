@@ -78,11 +78,13 @@ class Letters:
     call_style = CallStyle(opening="")
     call_starts = result_starts = frozenset[int]()
 
-    def encode_chat(self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool], begin: str) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool], begin: str, tenant: str
+    ) -> list[int]:
         return self.encode("".join(message.content for message in messages) + begin)
 
     def encode_open(
-        self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool]
+        self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool], tenant: str
     ) -> tuple[list[int], frozenset[int]]:
         return self.encode("".join(message.content for message in messages)), self.eos_ids
 
@@ -360,6 +362,9 @@ class Simulation:
         if coming:  # no step was running
             messages += self.send(*coming)
         self.scheduler.check()
+        jobs = self.core._jobs
+        wanting = {job for job in jobs.jobs.values() if job.wants_work}
+        assert wanting <= set(jobs.wanting_work()), "a job that wants to work is not asked"
         return messages
 
     def run(self, most: int = 100_000) -> None:

@@ -84,6 +84,7 @@ class PretendListeningModel:
     short_windows = False
     inline = False
     nobody = -1
+    tasks: tuple[int, int] | None = None
     max_samples = 30 * 16_000
     context_tokens = 448
     eos_ids = frozenset({END})
