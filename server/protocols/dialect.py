@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from voxlane.engine.api import ChatMessage
-from voxlane.server.conversation.client_events import ClientEvent, Played
+from voxlane.server.conversation.client_events import Audio, ClientEvent, Played
 from voxlane.server.conversation.server_events import ServerEvent
 from voxlane.server.conversation.values import SessionConfig, StateName
 from voxlane.server.limits import RETRY_AFTER_SECONDS
@@ -139,6 +139,7 @@ class SessionReady:
     position: Played | None = None  # where playback resumes, in the client's samples
     recorded: tuple[str, ...] = ()  # what the operator keeps of it: `audio`, `transcript`
     resumable: bool = True  # see SessionResumable
+    at: str = ""  # the server's name at its balancer, which the client names when it resumes
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,12 @@ class Codec(Protocol):
     def decode(self, message: bytes | str) -> Iterable[Incoming]:
         """Return the events of a message, or raise BadMessage; the events may be made lazily."""
 
+    def sound(self, message: bytes) -> Audio | None:
+        """Return the sound of a message in bytes that holds nothing else, or raise BadMessage.
+
+        None: `decode` has to read the message. This is the way of a microphone's frames, fifty a second.
+        """
+
     def encode(self, event: Outgoing) -> list[Packet]:
         """Return the packets for an event."""
 
@@ -235,6 +242,8 @@ class Handshake:
     query: Mapping[str, str]
     session: Mapping[str, Any] | None  # the session settings of its client secret
     capabilities: Capabilities
+    offered: tuple[str, ...] = ()  # subprotocols
+    beta: str = ""  # the header OpenAI-Beta
 
 
 @dataclass(frozen=True, slots=True)

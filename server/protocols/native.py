@@ -57,6 +57,13 @@ Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 Secret = Annotated[str, Meta(max_length=512)]
 
 
+_AUDIO = b"\x92\xa5audio"
+"""How an `audio` message begins: an array of two, and its name. Its second value is `bin`."""
+
+_BIN_HEADS = {b"\xc4": 2, b"\xc5": 3}
+"""The first byte of a `bin`, and how many bytes come before its content."""
+
+
 class _Format(Struct, forbid_unknown_fields=True):
     codec: Annotated[str, Meta(max_length=16)] | UnsetType = UNSET
     rate: Annotated[int, Meta(ge=1, le=192_000)] | UnsetType = UNSET
@@ -189,6 +196,18 @@ class Native:
         """Convert a position of the client's player to the session's samples."""
         return replace(played, samples=self._loudspeaker.session_samples(played.samples))
 
+    def sound(self, message: bytes) -> client_events.Audio | None:
+        """Return the sound of an `audio` message, None for any other message and for Opus."""
+        head = len(_AUDIO)
+        if not message.startswith(_AUDIO) or isinstance(self._microphone, PacketMicrophone):
+            return None
+        kind = message[head : head + 1]
+        begin = head + _BIN_HEADS.get(kind, 0)
+        length = int.from_bytes(message[head + 1 : begin], "big")
+        if not length or len(message) != begin + length:
+            return None
+        return client_events.Audio(self._microphone.push(message[begin:]))
+
     def decode(self, message: bytes | str) -> list[Incoming]:
         """Return the events of a message, or raise BadMessage."""
         name, fields = unpack(message)
@@ -264,6 +283,7 @@ class Native:
             "played": position and [position.epoch, position.samples],
             "recorded": list(ready.recorded),
             "resumable": ready.resumable,
+            "at": ready.at,
         }
 
 

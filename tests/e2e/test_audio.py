@@ -58,7 +58,7 @@ def test_a_recording_in_every_format(server: Any, beckett: bytes) -> None:
     assert transcribe(server, beckett, response_format="text") == f"{text}\n"
     timed: Any = {"response_format": "verbose_json", "timestamp_granularities": ["word", "segment"]}
     verbose = transcribe(server, beckett, **timed)
-    assert (verbose.text, verbose.language) == (text, "en")
+    assert (verbose.text, verbose.language) == (text, "english")
     assert 9.9 < verbose.duration < 10
     assert [plain(word.word) for word in verbose.words] == [[word] for word in plain(text)]
     starts = [word.start for word in verbose.words]

@@ -68,6 +68,11 @@ class Exchange:
         self._cancels_next = not inside  # it was requested and has not begun
         return True
 
+    def end_by_client(self) -> None:
+        """Mark the conversation's running response as cancelled by the client."""
+        for response in self._under_way.values():
+            response.cancelled = response.cancelled or not response.aside
+
     def truncate(self, item: str) -> None:
         """Mark the response of an item as cancelled: the client has stopped playing it."""
         for response in self._under_way.values():
@@ -110,6 +115,11 @@ class Exchange:
             case ReplyDone(epoch):  # a text response
                 del self._under_way[epoch]
                 return response.finish(epoch, 0)
+
+    def words(self, event: Speech) -> list[Packet]:
+        """Return the packets for the words that begin in a response's sound, without the sound."""
+        response = self._under_way.get(event.epoch)
+        return [] if response is None else response.words(event)
 
     def interrupt(self, epoch: int) -> tuple[list[Packet], bool]:
         """End a response at once; return the packets, and whether it was an aside."""

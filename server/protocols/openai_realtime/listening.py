@@ -21,6 +21,7 @@ from voxlane.server.conversation.server_events import (
     UserTurn,
     UserWords,
 )
+from voxlane.server.conversation.turns import TurnPolicy
 from voxlane.server.protocols.dialect import Packet
 from voxlane.server.protocols.openai_realtime.items import KnownItems, shown_message
 from voxlane.server.protocols.openai_realtime.packets import packet
@@ -46,6 +47,7 @@ class PersonTurns:
     def __init__(self, known: KnownItems, heard_s: Callable[[], float]) -> None:
         self.session = ""  # name of the session
         self.transcribes = False  # the client wants transcripts
+        self.policy = TurnPolicy()  # how turns begin and end
         self._known = known
         self._heard_s = heard_s
         self._marked_s = 0.0  # up to here sound was committed or cleared
@@ -81,7 +83,8 @@ class PersonTurns:
         match event:
             case SpeechStarted(turn, at_s):
                 self._speeches[turn] = speech = _Speech(turn_item(self.session, turn), at_s)
-                fields: dict[str, Any] = {"audio_start_ms": _ms(at_s), "item_id": speech.item}
+                begins_s = max(self._marked_s, at_s - self.policy.pre_roll_s)  # with the padding before the voice
+                fields: dict[str, Any] = {"audio_start_ms": _ms(min(at_s, begins_s)), "item_id": speech.item}
                 return [packet("input_audio_buffer.speech_started", **fields)]
             case IdleTimeout(turn, item, from_s, to_s):
                 self._speeches[turn] = _Speech(item, from_s, to_s - from_s)
@@ -114,7 +117,8 @@ class PersonTurns:
 
     def _stop(self, speech: _Speech, at_s: float) -> list[Packet]:
         speech.seconds = max(0.0, at_s - speech.began_s)
-        fields = {"audio_end_ms": _ms(at_s), "item_id": speech.item}
+        ends_s = max(at_s, min(self._heard_s(), at_s + self.policy.min_wait_s))  # with the silence that ended it
+        fields = {"audio_end_ms": _ms(ends_s), "item_id": speech.item}
         return [packet("input_audio_buffer.speech_stopped", **fields)]
 
     def _commit(self, event: InputCommitted) -> list[Packet]:

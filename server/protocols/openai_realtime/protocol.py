@@ -48,6 +48,15 @@ from voxlane.server.protocols.sound import Microphone
 
 SUBPROTOCOL = "realtime"
 
+BETA_HEADER, BETA_SUBPROTOCOL = "realtime=v1", "openai-beta.realtime-v1"
+"""How a client says that it speaks the beta version. Clients of the GA version send neither."""
+
+BETA_REFUSED = (
+    "The beta of Realtime is not served: use the GA client (client.realtime, not client.beta.realtime). "
+    "Leave out the OpenAI-Beta header; session.audio.input and session.audio.output have what was flat in session, "
+    "output_modalities what was in modalities"
+)
+
 PIECE_BYTES = 24_000
 """Sound in one Audio event: half a second. Clients may send half a minute at once, which takes 100 ms to convert."""
 
@@ -79,7 +88,9 @@ _NO_OPENING = Opening(RealtimeSession(), RealtimeSession(), SessionConfig(), Cap
 
 
 def opening(handshake: Handshake, defaults: SessionConfig) -> Hello:
-    """Return the Hello of a client from its query and the session of its client secret."""
+    """Return the Hello of a client from its query and the session of its client secret; refuse the beta version."""
+    if BETA_HEADER in handshake.beta or BETA_SUBPROTOCOL in handshake.offered:
+        raise BadMessage(BETA_REFUSED)
     capabilities = handshake.capabilities
     try:
         model = read(Name, handshake.query.get("model", ""), "model")
@@ -107,10 +118,13 @@ class OpenAIRealtime:
         self._heard_before_s = 0.0  # seconds of audio in earlier formats
         self._known = KnownItems()
         self._turns = PersonTurns(self._known, self.heard_s)
-        self._turns.transcribes = transcribes(self._session)
+        self._turns.transcribes, self._turns.policy = transcribes(self._session), self._config.turns
         self._responses = Exchange(self._known, session_rate)
         self._fault: server_events.Fault | None = None  # the fault of a turn that is about to end
         self._made = 0  # number of ids made
+
+    def sound(self, message: bytes) -> None:
+        """Return None: messages are texts."""
 
     def heard_s(self) -> float:
         """Return how much audio has come, in seconds."""
@@ -120,7 +134,7 @@ class OpenAIRealtime:
         """Return the position unchanged: clients of this dialect do not report one."""
         return played
 
-    def write(self, packet: Packet, sequence: int) -> str:
+    def write(self, packet: Packet, sequence: int) -> bytes | str:
         """Return a packet's text with its sequence number."""
         event: Any = packet.fields[0]
         return json.dumps({"event_id": f"event_{sequence}", **event}, ensure_ascii=False, separators=(",", ":"))
@@ -150,7 +164,7 @@ class OpenAIRealtime:
             self._heard_before_s = self.heard_s()
             self._microphone = Microphone(FORMATS[session.input_format])
         self._session, self._config = session, config
-        self._turns.transcribes = transcribes(session)
+        self._turns.transcribes, self._turns.policy = transcribes(session), config.turns
         return [client_events.ConfigureSession(config)]
 
     def append(self, event: Event, _: str) -> Iterable[Incoming]:
@@ -210,6 +224,11 @@ class OpenAIRealtime:
         if name is None:
             return [client_events.CancelReply(None, ref)] if self._responses.cancel_any() else []
         return [client_events.CancelReply(self._responses.cancel(name), ref)]
+
+    def clear_output(self, _: Event, __: str) -> list[Incoming]:
+        """Refuse output_audio_buffer.clear; call_codec.py obeys it."""
+        rule = "is for WebRTC only: over a WebSocket the output buffer is the client's"
+        raise Wrong("type", rule, "unsupported_event")
 
     def show(self, event: Event, ref: str) -> list[Incoming]:
         """Read a request to show an item."""
@@ -323,10 +342,6 @@ def _error(kind: str, code: str, message: str, param: str | None = None, ref: st
     return packet("error", error={"type": kind, "code": code, "message": message, "param": param, "event_id": event_id})
 
 
-def _no_buffer(_: OpenAIRealtime, __: Event, ___: str) -> list[Incoming]:
-    raise Wrong("type", "is for WebRTC only: over a WebSocket the output buffer is the client's", "unsupported_event")
-
-
 _READERS: dict[str, Callable[[OpenAIRealtime, Event, str], Iterable[Incoming]]] = {
     "session.update": OpenAIRealtime.update,
     "input_audio_buffer.append": OpenAIRealtime.append,
@@ -338,7 +353,7 @@ _READERS: dict[str, Callable[[OpenAIRealtime, Event, str], Iterable[Incoming]]] 
     "conversation.item.truncate": OpenAIRealtime.truncate,
     "response.create": OpenAIRealtime.respond,
     "response.cancel": OpenAIRealtime.cancel,
-    "output_audio_buffer.clear": _no_buffer,
+    "output_audio_buffer.clear": lambda codec, event, ref: codec.clear_output(event, ref),
 }
 """Client event type -> the function that reads it."""
 

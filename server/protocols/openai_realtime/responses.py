@@ -56,6 +56,7 @@ class Response:
         self._form = FORMATS[settings.session.output_format]
         self._loudspeaker = Loudspeaker(self._form, rate)
         self._text = ""
+        self._told = 0  # characters of it that the client has: of a spoken reply, those whose sound was sent
         self._begun = False  # its message item was added
         self._calls: list[ToolCalled] = []
         self._thought: Thought | None = None
@@ -68,15 +69,27 @@ class Response:
         return [packet("response.created", response=self._shown("in_progress", None))]
 
     def say(self, text: str) -> list[Packet]:
-        """Return the packets for more text."""
+        """Return the packets for more text; that of a spoken reply comes with its sound."""
         packets = [] if self._begun else self._begin()
         self._text += text
-        kind = "output_audio_transcript" if self._settings.speaks else "output_text"
-        return [*packets, self._of_part(f"response.{kind}.delta", delta=text)]
+        return packets if self._settings.speaks else [*packets, *self._tell(len(self._text))]
 
     def sound(self, speech: Speech) -> list[Packet]:
-        """Return the packets for more sound."""
-        return [one for piece in self._loudspeaker.push(speech) for one in self._deltas(piece)]
+        """Return the packets for more sound, and for the words that begin in it."""
+        return [*self.words(speech), *(one for piece in self._loudspeaker.push(speech) for one in self._deltas(piece))]
+
+    def words(self, speech: Speech) -> list[Packet]:
+        """Return the packet for the words that begin in more sound; over WebRTC the sound itself is on a track."""
+        return self._tell(max((word.end for word in speech.words), default=0))
+
+    def _tell(self, end: int) -> list[Packet]:
+        """Return the packet for the text up to a character."""
+        delta = self._text[self._told : end]
+        if not delta:
+            return []
+        self._told += len(delta)
+        kind = "output_audio_transcript" if self._settings.speaks else "output_text"
+        return [self._of_part(f"response.{kind}.delta", delta=delta)]
 
     def call(self, called: ToolCalled) -> list[Packet]:
         """Keep a tool call for the end: clients answer it at once, and may not do so before the response is done."""
@@ -91,7 +104,7 @@ class Response:
     def finish(self, epoch: int, samples: int) -> list[Packet]:
         """Return its end after all text and sound."""
         rest = self._loudspeaker.finish(epoch, samples)[0] if self._settings.speaks else []
-        packets = [one for piece in rest for one in self._deltas(piece)]
+        packets = [*self._tell(len(self._text)), *(one for piece in rest for one in self._deltas(piece))]
         if self.fault is not None:
             error = {"type": "server_error", "code": self.fault.code, "message": self.fault.message}
             return packets + self._end("failed", {"type": "failed", "error": error})
@@ -100,7 +113,7 @@ class Response:
         return packets + self._end("completed", None)
 
     def cut(self) -> list[Packet]:
-        """Return its end after an interruption."""
+        """Return its end after an interruption: text whose sound was not sent is not part of it."""
         reason = "client_cancelled" if self.cancelled else "turn_detected"
         return self._end("cancelled", {"type": "cancelled", "reason": reason})
 
@@ -112,17 +125,17 @@ class Response:
         return [*self._added(empty), self._of_part("response.content_part.added", part=self._part(""))]
 
     def _close_message(self, status: str) -> list[Packet]:
-        spoken = self._settings.speaks
-        content = spoken_part(self._text) if spoken else written_part(self._text)
+        spoken, text = self._settings.speaks, self._text[: self._told]
+        content = spoken_part(text) if spoken else written_part(text)
         item = shown_message(self.item, "assistant", [content], status)
         if spoken:
             dones = [
                 self._of_part("response.output_audio.done"),
-                self._of_part("response.output_audio_transcript.done", transcript=self._text),
+                self._of_part("response.output_audio_transcript.done", transcript=text),
             ]
         else:
-            dones = [self._of_part("response.output_text.done", text=self._text)]
-        return [*dones, self._of_part("response.content_part.done", part=self._part(self._text)), *self._done(item)]
+            dones = [self._of_part("response.output_text.done", text=text)]
+        return [*dones, self._of_part("response.content_part.done", part=self._part(text)), *self._done(item)]
 
     def _part(self, text: str) -> Shown:
         return {"type": "audio", "transcript": text} if self._settings.speaks else {"type": "text", "text": text}

@@ -22,6 +22,7 @@ Given: TypeAlias = T | UnsetType | None
 """A value that may be absent, or null. A whole number is a float here: some clients write 300 as 300.0."""
 
 FunctionOnly = Annotated[Literal["function"], Meta(extra={"unsupported": "must be function: others are not supported"})]
+_NO_LOGPROBS = "must be empty: this server has no log probabilities of transcripts"
 Texts = Annotated[list[Name], Meta(max_length=64)]
 
 
@@ -125,7 +126,7 @@ class _SessionUpdate(_Common):
     model: Given[Name] = UNSET
     truncation: Given[Literal["auto", "disabled"] | _Retention] = UNSET
     tracing: Given[Literal["auto"] | _Tracing] = UNSET
-    include: Given[Annotated[list[Literal["item.input_audio_transcription.logprobs"]], Meta(max_length=1)]] = UNSET
+    include: Given[Annotated[list[Any], Meta(max_length=0, extra={"rule": _NO_LOGPROBS})]] = UNSET
     audio: _SessionAudio | None = None
     # A client sends these if it sends back a session as it was shown.
     id: Any = None

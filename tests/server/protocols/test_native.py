@@ -489,3 +489,39 @@ def test_the_specification_names_everything() -> None:
     assert named >= {*told, *told["limits"], *told["capabilities"]}
     codes = {error.close_code for error in vars(errors).values() if isinstance(error, type) and error is not Exception}
     assert set(map(int, re.findall(r"^\| (\d{4}) \|", page, re.MULTILINE))) >= codes - {4403}
+
+
+def _read_or_refused(read: Any, message: bytes) -> Any:
+    try:
+        return read(message)
+    except BadMessage as error:
+        return str(error)
+
+
+@given(
+    st.binary(max_size=40)
+    | st.builds(
+        lambda data, rest: msgpack.packb(("audio", data)) + rest, st.binary(max_size=700), st.just(b"") | st.binary()
+    )
+    | st.builds(lambda data: b"\x92\xa5audio" + data, st.binary(max_size=12)),
+    st.sampled_from([AudioFormat(), AudioFormat("mulaw", 8_000), AudioFormat("pcm16", 24_000)]),
+)
+def test_the_short_way_of_sound_reads_what_the_long_way_reads(message: bytes, form: AudioFormat) -> None:
+    """Where it returns sound, `decode` returns the same; what it does not read, `decode` reads or refuses."""
+    short, long = Native(Hello(input=form), 24_000), Native(Hello(input=form), 24_000)
+    wanted, sound = (_read_or_refused(read, message) for read in (long.decode, short.sound))
+    if isinstance(sound, str):
+        assert sound == wanted
+        return
+    if sound is None:
+        assert short.heard_s() == 0.0, "a message was counted that has to be read again"
+        assert not (isinstance(wanted, list) and wanted and wanted[0].pcm), "sound took the long way"
+        return
+    assert [sound] == wanted or (not sound.pcm and wanted == [])
+    assert short.heard_s() == long.heard_s()
+
+
+def test_opus_takes_the_long_way() -> None:
+    pytest.importorskip("av")
+    one = Native(Hello(input=AudioFormat("opus", 48_000)), 24_000)
+    assert one.sound(msgpack.packb(("audio", b"\xf8\xff\xfe"))) is None

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from realtime_desk import CAPABILITIES, RATE, Desk, kinds
 
-from voxlane.engine.api import Tool
+from voxlane.engine.api import SpokenWord, Tool
 from voxlane.server.conversation import client_events, server_events
 from voxlane.server.conversation.history import turn_item
 from voxlane.server.conversation.values import Item
 from voxlane.server.protocols import dialect, native
 from voxlane.server.protocols.dialect import BadMessage, Complaint, ConnectionEnd, Hello
+from voxlane.server.protocols.openai_realtime.call_codec import RealtimeCall
+from voxlane.server.protocols.openai_realtime.protocol import OpenAIRealtime
 
 TOOL = {"type": "function", "name": "look", "description": "d", "parameters": {"type": "object", "properties": {}}}
 SPOKEN = [
@@ -69,7 +72,7 @@ def reply(epoch: int, text: str = "Hi.", seconds: float = 0.1, **started: Any) -
     return [
         server_events.ReplyStarted(epoch, epoch, f"item_7_r{epoch}", **started),
         server_events.ReplyText(epoch, text),
-        server_events.Speech(epoch, 0, pcm(seconds)),
+        server_events.Speech(epoch, 0, pcm(seconds), (SpokenWord(0, len(text), 0, int(seconds * RATE)),)),
         server_events.Thought(epoch, "eos", 20, 8, 3),
         server_events.SpeechDone(epoch, int(seconds * RATE)),
         server_events.ReplyDone(epoch, text),
@@ -424,7 +427,7 @@ def test_what_has_no_effect_here_is_shown_all_the_same() -> None:
         "truncation": {"type": "retention_ratio", "retention_ratio": 0.8},
         "tracing": {"workflow_name": "w", "group_id": "g", "metadata": {"a": "b"}},
         "parallel_tool_calls": False,
-        "include": ["item.input_audio_transcription.logprobs"],
+        "include": [],
         "reasoning": {"effort": "low"},
         "temperature": 0.8,
     }
@@ -433,6 +436,26 @@ def test_what_has_no_effect_here_is_shown_all_the_same() -> None:
     assert {key: desk.session[key] for key in given} == given
     assert desk.session["audio"]["input"]["noise_reduction"] == {"type": "near_field"}
     desk.update(**desk.session)  # what is shown may be sent back
+
+
+def test_the_times_of_a_turn_include_its_padding_and_its_silence() -> None:
+    desk = Desk()
+    detection = {"type": "server_vad", "prefix_padding_ms": 200, "silence_duration_ms": 400}
+    desk.update(audio={"input": {"turn_detection": detection}})
+    second = base64.b64encode(bytes(2 * 24_000)).decode()
+    for _ in range(3):
+        desk.say("input_audio_buffer.append", audio=second)
+    started, stopped = desk.tell(server_events.SpeechStarted(1, 1.0), server_events.SpeechStopped(1, 2.0))
+    assert (started["audio_start_ms"], stopped["audio_end_ms"]) == (800, 2400)
+    (early,) = desk.tell(server_events.SpeechStarted(2, 0.1))
+    assert early["audio_start_ms"] == 0
+
+
+def test_log_probabilities_of_transcripts_are_refused_by_name() -> None:
+    (refused,) = Desk().say("session.update", session={"include": ["item.input_audio_transcription.logprobs"]})
+    assert isinstance(refused, Complaint)
+    assert (refused.code, refused.param) == ("invalid_value", "session.include")
+    assert "no log probabilities" in refused.message
 
 
 def test_tools_are_chosen_among_those_that_are_there() -> None:
@@ -521,6 +544,67 @@ def test_a_spoken_reply() -> None:
     assert response["output"][0]["content"] == [{"type": "output_audio", "transcript": "Hi."}]
     assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (20, 3)
     assert response["usage"]["input_token_details"]["cached_tokens"] == 8
+
+
+def spoken_in_two(desk: Desk) -> tuple[list[Any], Callable[[], list[Any]]]:
+    """Return what a client receives of a reply of two words until the first has sounded, and what tells the second."""
+    words = [SpokenWord(0, 3, 0, RATE // 2), SpokenWord(4, 10, RATE // 2, RATE)]
+    first = desk.tell(
+        server_events.ReplyStarted(1, 1, "item_7_r1"),
+        server_events.ReplyText(1, "One t"),
+        server_events.ReplyText(1, "hree!  "),
+        server_events.Speech(1, 0, pcm(0.5), (words[0],)),
+    )
+    return first, lambda: desk.tell(server_events.Speech(1, RATE // 2, pcm(0.5), (words[1],)))
+
+
+def transcript_deltas(received: list[Any]) -> list[str]:
+    return [one["delta"] for one in received if one["type"] == "response.output_audio_transcript.delta"]
+
+
+def test_the_words_of_a_spoken_reply_come_with_their_sound() -> None:
+    desk = Desk()
+    first, go_on = spoken_in_two(desk)
+    assert transcript_deltas(first) == ["One"]
+    assert kinds(first)[-2:] == ["response.output_audio_transcript.delta", "response.output_audio.delta"]
+    assert transcript_deltas(go_on()) == [" three!"]
+    end = desk.tell(server_events.SpeechDone(1, RATE), server_events.ReplyDone(1, "One three!  "))
+    assert transcript_deltas(end) == ["  "]
+    (done,) = [one for one in end if one["type"] == "response.output_audio_transcript.done"]
+    assert done["transcript"] == "One three!  "
+
+
+def test_words_whose_sound_was_never_sent_are_not_part_of_an_interrupted_reply() -> None:
+    desk = Desk()
+    first, _ = spoken_in_two(desk)
+    end = desk.tell(server_events.Interrupted(1, "One", RATE // 2))
+    (done,) = [one for one in end if one["type"] == "response.output_audio_transcript.done"]
+    assert done["transcript"] == "".join(transcript_deltas([*first, *end])) == "One"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        [server_events.SpeechDone(1, RATE), server_events.ReplyDone(1, "One three!  ")],
+        [server_events.Interrupted(1, "One", RATE // 2)],
+    ],
+)
+def test_over_webrtc_the_words_are_the_same_and_no_event_holds_sound(end: list[Any]) -> None:
+    told = []
+    for codec in (OpenAIRealtime, RealtimeCall):
+        desk = Desk(codec=codec)
+        first, go_on = spoken_in_two(desk)
+        received = [*first, *(go_on() if len(end) > 1 else []), *desk.tell(*end)]
+        told.append(
+            [
+                (one["type"], one.get("delta", one.get("transcript")))
+                for one in received
+                if one["type"].startswith("response.output_audio_transcript")
+            ]
+        )
+        assert ("response.output_audio.delta" in kinds(received)) == (codec is OpenAIRealtime)
+    assert told[0] == told[1]
+    assert told[1][0][1] == "One"
 
 
 def test_a_response_is_as_its_client_wants_it() -> None:
@@ -699,7 +783,7 @@ def test_a_spoken_turn() -> None:
     ]
     assert kinds(received)[7:] == SPOKEN
     started, stopped, committed, added, *_ = received
-    assert (started["audio_start_ms"], stopped["audio_end_ms"]) == (1000, 2000)
+    assert (started["audio_start_ms"], stopped["audio_end_ms"]) == (700, 2000)  # with the padding before it
     assert started["item_id"] == committed["item_id"] == added["item"]["id"]
     assert added["item"]["content"] == [{"type": "input_audio", "transcript": None}]
     assert (received[6]["transcript"], received[6]["usage"]) == ("hello", {"type": "duration", "seconds": 1.0})

@@ -1,0 +1,1 @@
+"""Calls over WebRTC: the peer connection (aiortc), the tracks, and the table of calls."""
