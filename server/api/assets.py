@@ -13,7 +13,14 @@ from pathlib import Path
 FOLDER = Path(__file__).parents[2] / "client_js"
 """Beside the server's package, in the repository and in the wheel alike."""
 
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".webmanifest": "application/manifest+json",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from voxlane.engine.api import Finished, RequestStats, Text, TokenLogprob, ToolCall
+from voxlane.engine.api import Finished, RequestStats, Started, Text, TokenLogprob, ToolCall
+
+ChatOutput = Started | Text | ToolCall | Finished
 
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
 
@@ -137,11 +139,15 @@ def _delta(
 
 
 def _logprobs(tokens: Iterable[TokenLogprob]) -> dict[str, object]:
-    content = [
+    return {"content": token_logprobs(tokens), "refusal": None}
+
+
+def token_logprobs(tokens: Iterable[TokenLogprob]) -> list[dict[str, object]]:
+    """Return how likely each token was, and its alternatives, as OpenAI writes them."""
+    return [
         {**_token(token.data, token.logprob), "top_logprobs": [_token(data, logprob) for data, logprob in token.top]}
         for token in tokens
     ]
-    return {"content": content, "refusal": None}
 
 
 def _token(data: bytes, logprob: float) -> dict[str, object]:

@@ -42,7 +42,10 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 LEAST_TOP_P = 1e-6
 """OpenAI takes top_p 0 and means: only the likeliest token."""
 
-_OWN = "Absent: the model's own, see `/v1/models`."
+TEXT_ONLY = "only text is supported: no images, no audio, no files"
+"""What is said about other parts of a message."""
+
+OWN = "Absent: the model's own, see `/v1/models`."
 _MUST_BE_EMPTY = ("refusal", "annotations", "audio", "function_call")
 
 Empty = Annotated[
@@ -62,7 +65,7 @@ TokenNumber = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
 class TextPart(Body, forbid_unknown_fields=False):
     """A piece of a message's text."""
 
-    type: Annotated[Literal["text"], Meta(extra={"unsupported": "only text can be read here"})]
+    type: Annotated[Literal["text"], Meta(extra={"unsupported": TEXT_ONLY})]
     text: str
 
 
@@ -120,28 +123,28 @@ class ChatBody(Body):
             Meta(
                 ge=limits.TEMPERATURES[0],
                 le=limits.TEMPERATURES[1],
-                description=f"0 takes the likeliest token. {_OWN}",
+                description=f"0 takes the likeliest token. {OWN}",
             ),
         ]
         | None
     ) = None
     top_p: (
-        Annotated[Share, Meta(description=f"Only the likeliest tokens that together are this likely. {_OWN}")] | None
+        Annotated[Share, Meta(description=f"Only the likeliest tokens that together are this likely. {OWN}")] | None
     ) = None
     top_k: (
         Annotated[
             int,
-            Meta(ge=-1, le=1 << 24, description=f"Only so many of the likeliest tokens; 0 or -1: all. {_OWN}"),
+            Meta(ge=-1, le=1 << 24, description=f"Only so many of the likeliest tokens; 0 or -1: all. {OWN}"),
         ]
         | None
     ) = None
-    min_p: (
-        Annotated[Share, Meta(description=f"Only tokens this likely, compared with the likeliest. {_OWN}")] | None
-    ) = None
+    min_p: Annotated[Share, Meta(description=f"Only tokens this likely, compared with the likeliest. {OWN}")] | None = (
+        None
+    )
     presence_penalty: Annotated[Penalty, Meta(description="Against tokens that have occurred.")] = 0
     frequency_penalty: Annotated[Penalty, Meta(description="Against tokens, by how often they have occurred.")] = 0
     repetition_penalty: (
-        Annotated[float, Meta(ge=0.01, le=10, description=f"Divides the score of tokens that have occurred. {_OWN}")]
+        Annotated[float, Meta(ge=0.01, le=10, description=f"Divides the score of tokens that have occurred. {OWN}")]
         | None
     ) = None
     logit_bias: Annotated[
@@ -238,7 +241,7 @@ def parse(values: Mapping[str, Any]) -> ChatRequest:
     body = read_body(ChatBody, values, UNSUPPORTED, _NEUTRAL)
     if body.stream_options is not None and not body.stream:
         raise wrong("stream_options", "needs stream to be true")
-    tools = tuple(tool_request.declared(tool) for tool in body.tools)
+    tools = tuple(tool_request.declared(tool.function) for tool in body.tools)
     return ChatRequest(
         model=body.model,
         messages=tuple(_message(f"messages[{index}]", message) for index, message in enumerate(body.messages)),

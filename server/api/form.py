@@ -43,9 +43,10 @@ def boundary_of(content_type: str) -> bytes:
 class FormReader:
     """Reads a form from the pieces of its body."""
 
-    def __init__(self, boundary: bytes, file_field: str) -> None:
+    def __init__(self, boundary: bytes, file_field: str, field_bytes: int = limits.FORM_FIELD_BYTES) -> None:
         self._form = Form()
         self._file_field = file_field
+        self._field_bytes = field_bytes  # the most of a part that is not the file
         self._parser = PushMultipartParser(
             boundary,
             max_header_count=limits.FORM_HEADERS,
@@ -95,8 +96,8 @@ class FormReader:
 
     def _add(self, data: bytes) -> None:
         self._value += data
-        if self._name != self._file_field and len(self._value) > limits.FORM_FIELD_BYTES:
-            raise TooLarge(f"{quote(self._name)} has more than {limits.FORM_FIELD_BYTES} bytes.", param=self._name[:64])
+        if self._name != self._file_field and len(self._value) > self._field_bytes:
+            raise TooLarge(f"{quote(self._name)} has more than {self._field_bytes} bytes.", param=self._name[:64])
 
     def _end(self) -> None:
         if self._name == self._file_field:

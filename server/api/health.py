@@ -19,13 +19,18 @@ async def livez(request: Request) -> Response:
 
 
 async def readyz(request: Request) -> Response:
-    """Answer 200 when new requests and conversations are served, else 503 with the reason and when to ask again."""
+    """Answer 200 when requests and conversations are served, else 503 with the reason and when to ask again.
+
+    A full server is ready: a client that resumes its conversation must find it. `room` tells that it is full, and why.
+    `at` tells which server it is.
+    """
     service = service_of(request)
     if service.request_limit.closed:
         return error_response(Draining())
     if not service.engine.connected:
         return error_response(service.engine.not_ready())
-    return json_response({"status": "ready", "version": VERSION})
+    at = service.config.server.at
+    return json_response({"status": "ready", "version": VERSION, "at": at, "room": service.room.report.facts})
 
 
 async def healthz(request: Request) -> Response:
@@ -39,6 +44,7 @@ async def healthz(request: Request) -> Response:
         "asr_model": service.asr_model,
         "tts_model": served_name(service.config.engine.tts_model),
         "open_requests": service.engine.open_streams,
+        "room": service.room.report.facts,
     }
     return json_response(body, 200 if state == "ready" else 503)
 

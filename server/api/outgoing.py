@@ -31,9 +31,10 @@ class Outgoing:
         if data:
             await self.write({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def event(self, data: bytes) -> None:
-        """Send one event."""
-        await self.body(b"data: " + data + b"\n\n")
+    async def event(self, data: bytes, name: str = "") -> None:
+        """Send one event, with its name where the protocol has one."""
+        head = f"event: {name}\n".encode() if name else b""
+        await self.body(head + b"data: " + data + b"\n\n")
 
     async def end(self) -> None:
         """End the answer."""

@@ -18,6 +18,7 @@ PAGE = "demo/index.html"
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "manifest-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """Only our own files, no script or style inside the page, no frame around it. 'self' includes our WebSocket (in Safari

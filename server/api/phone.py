@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from voxlane.server import limits
 from voxlane.server.config import Config
-from voxlane.server.errors import InvalidRequest
+from voxlane.server.errors import InvalidRequest, VoxlaneError
 from voxlane.server.http.body import parse_json, pieces_of
 from voxlane.server.http.middleware import check_page
 from voxlane.server.log import line, masked
@@ -28,11 +28,14 @@ from voxlane.server.phone.documents import (
     Document,
     StreamOrder,
     ncco,
+    ncco_busy,
     ncco_next,
+    plivo_busy,
     plivo_next,
     plivo_xml,
     texml,
     twiml,
+    twiml_busy,
     twiml_next,
 )
 from voxlane.server.phone.passes import NextStep
@@ -72,25 +75,39 @@ class TelephoneSystem:
     path: str
     fields: AnswerFields
     answer: Callable[[StreamOrder], Document]
+    busy: Callable[[], Document]
     follow_up: Callable[[NextStep | None], Document]
 
 
 SYSTEMS = (
-    TelephoneSystem("twilio", f"{PHONE_ADDRESS}/twiml", AnswerFields("CallSid", "From", "To"), twiml, twiml_next),
-    TelephoneSystem("telnyx", f"{PHONE_ADDRESS}/texml", AnswerFields("CallSid", "From", "To"), texml, twiml_next),
-    TelephoneSystem("plivo", f"{PHONE_ADDRESS}/plivo", AnswerFields("CallUUID", "From", "To"), plivo_xml, plivo_next),
+    TelephoneSystem(
+        "twilio", f"{PHONE_ADDRESS}/twiml", AnswerFields("CallSid", "From", "To"), twiml, twiml_busy, twiml_next
+    ),
+    TelephoneSystem(
+        "telnyx", f"{PHONE_ADDRESS}/texml", AnswerFields("CallSid", "From", "To"), texml, twiml_busy, twiml_next
+    ),
+    TelephoneSystem(
+        "plivo", f"{PHONE_ADDRESS}/plivo", AnswerFields("CallUUID", "From", "To"), plivo_xml, plivo_busy, plivo_next
+    ),
     # Vonage's connection to us is a call of its own: the conversation is what both have in common.
     TelephoneSystem(
-        "vonage", f"{PHONE_ADDRESS}/vonage", AnswerFields("conversation_uuid", "from", "to"), ncco, ncco_next
+        "vonage",
+        f"{PHONE_ADDRESS}/vonage",
+        AnswerFields("conversation_uuid", "from", "to"),
+        ncco,
+        ncco_busy,
+        ncco_next,
     ),
 )
 
 
-def phone_routes(config: Config, admission: PhoneAdmission) -> list[Route]:
-    """Return the routes of the documents."""
+def phone_routes(
+    config: Config, admission: PhoneAdmission, check_place: Callable[[], None] = lambda: None
+) -> list[Route]:
+    """Return the routes of the documents; `check_place` raises the error with which another call would be refused."""
     routes: list[Route] = []
     for system in SYSTEMS:
-        endpoint = _Endpoint(config, admission, system)
+        endpoint = _Endpoint(config, admission, system, check_place)
         routes.append(Route(system.path, endpoint.answer, methods=["POST"]))
         routes.append(Route(f"{system.path}/next", endpoint.follow_up, methods=["POST"]))
         if system.name == "vonage":  # its default is GET
@@ -122,16 +139,24 @@ class _PlainFollowUp:
 class _Endpoint:
     """The two requests of one telephone system."""
 
-    def __init__(self, config: Config, admission: PhoneAdmission, system: TelephoneSystem) -> None:
+    def __init__(
+        self, config: Config, admission: PhoneAdmission, system: TelephoneSystem, check_place: Callable[[], None]
+    ) -> None:
         self._config = config
         self._admission = admission
         self._system = system
+        self._check_place = check_place
 
     async def answer(self, request: Request) -> Response:
-        """Answer the request that a call has come in."""
+        """Answer the request that a call has come in; a server that cannot take it lets the line be busy."""
         webhook, values = await self._read(request)
         self._admission.check_request(self._system.name, webhook)
         facts = self._facts(values)
+        try:
+            self._check_place()
+        except VoxlaneError as error:
+            logger.info(line("call refused", system=facts.system, code=error.code, detail=error.detail or None))
+            return _response(self._system.busy())
         order = StreamOrder(
             self._admission.stream_url(request),
             self._admission.passes.issue(facts),

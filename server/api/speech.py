@@ -19,7 +19,7 @@ from voxlane.server.api import speech_request
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
 from voxlane.server.api.speech_request import SpeechRequest
-from voxlane.server.audio.speaking import speak, whole
+from voxlane.server.audio.speaking import is_one_clause, longest_s, speak, whole
 from voxlane.server.audio.speech_file import CONTENT_TYPES, SpeechFile
 from voxlane.server.audio.voices import sayable, served_name
 from voxlane.server.errors import UnsupportedParameter, VoxlaneError
@@ -73,7 +73,7 @@ class SpeechResponse:
         outgoing = Outgoing(send, self._service.config.limits.write_s, kind)
         try:
             # In a thread: an encoder, and PyAV's import, take longer than an event loop may wait.
-            file = await asyncio.to_thread(SpeechFile, self._ask.response_format, self._service.ready.speak_rate)
+            file = await asyncio.to_thread(self._open_file)
             stats = await self._speak(file, outgoing)
             await self._send(await asyncio.to_thread(file.finish), outgoing)
             if self._ask.events:
@@ -85,6 +85,13 @@ class SpeechResponse:
                 raise
             await outgoing.event(to_json(error_body(error)))
         await outgoing.end()
+
+    def _open_file(self) -> SpeechFile:
+        ask, ready = self._ask, self._service.ready
+        # A clause comes whole from a voice that speaks by clauses: to wait for its end costs nothing.
+        at_once = not ready.one_pace and is_one_clause(ask.text)
+        most_s = longest_s(ask.text, ask.speak.speed)
+        return SpeechFile(ask.response_format, ready.speak_rate, most_seconds=most_s, at_once=at_once)
 
     async def _speak(self, file: SpeechFile, outgoing: Outgoing) -> RequestStats:
         metrics, rate = self._service.metrics, self._service.ready.speak_rate

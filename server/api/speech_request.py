@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from voxlane.codecs.encode import SpeechFormat
+from voxlane.codecs.extras import install_command
 from voxlane.engine.api import (
     MAX_PRONUNCIATIONS,
     BadPronunciation,
@@ -158,7 +159,7 @@ def _format(asked: SpeechFormat | None, formats: Sequence[SpeechFormat]) -> Spee
         # OpenAI's default, or the next best thing that can be written here.
         return "mp3" if "mp3" in formats else "wav"
     if asked not in formats:
-        hint = f"{asked} needs PyAV on the server: pip install -e '.[opus]'. Without it: {', '.join(formats)}."
+        hint = f"{asked} needs PyAV on the server: {install_command('opus')}. Without it: {', '.join(formats)}."
         raise UnsupportedParameter(hint, param="response_format")
     return asked
 

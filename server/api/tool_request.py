@@ -1,4 +1,4 @@
-"""Functions, calls of them and response formats in a chat request: their description, and the engine's values. Pure.
+"""Functions, their calls and formats of answers in a request for text: a description, and the engine's values. Pure.
 
 Whether a JSON schema can be enforced is decided by the engine.
 """
@@ -13,7 +13,9 @@ from msgspec import Meta
 from voxlane.engine.api import Tool, ToolUse
 from voxlane.server.api.bodies import Body, Ignored, Name, wrong
 
-FunctionType = Annotated[Literal["function"], Meta(extra={"unsupported": "only functions are supported"})]
+FunctionType = Annotated[
+    Literal["function"], Meta(extra={"unsupported": "only functions are supported, no built-in or hosted tools"})
+]
 JsonSchema = Annotated[dict[str, Any], Meta(extra={"rule": "must be a JSON schema"})]
 
 
@@ -35,10 +37,22 @@ class ChatTool(Body, forbid_unknown_fields=False):
     function: DeclaredFunction
 
 
+class FlatTool(DeclaredFunction, kw_only=True, forbid_unknown_fields=False):
+    """A function that the model may call, as the Responses API writes it."""
+
+    type: FunctionType
+
+
 class FunctionName(Body, forbid_unknown_fields=False):
     """A function by its name."""
 
     name: Name
+
+
+class FlatFunctionName(FunctionName, kw_only=True, forbid_unknown_fields=False):
+    """The one function to call, as the Responses API writes it."""
+
+    type: FunctionType
 
 
 class NamedFunction(Body, forbid_unknown_fields=False):
@@ -86,33 +100,40 @@ class SchemaFormat(Body, forbid_unknown_fields=False, tag_field="type", tag="jso
     json_schema: AnySchema
 
 
+class FlatSchemaFormat(AnySchema, forbid_unknown_fields=False, tag_field="type", tag="json_schema"):
+    """JSON that follows a schema, as the Responses API writes it."""
+
+
 ResponseFormat = TextFormat | JsonFormat | SchemaFormat
+FlatFormat = TextFormat | JsonFormat | FlatSchemaFormat
 
 
-def declared(tool: ChatTool) -> Tool:
+def declared(function: DeclaredFunction) -> Tool:
     """Return a function as the engine wants it."""
-    function = tool.function
     return Tool(
         function.name, function.description or "", json.dumps(function.parameters) if function.parameters else ""
     )
 
 
-def chosen(choice: str | NamedFunction | None, tools: tuple[Tool, ...]) -> str:
+def chosen(choice: str | NamedFunction | FlatFunctionName | None, tools: tuple[Tool, ...]) -> str:
     """Return "auto", "none", "required" or a declared function's name."""
-    if isinstance(choice, NamedFunction):
-        if choice.function.name not in {tool.name for tool in tools}:
+    if isinstance(choice, NamedFunction | FlatFunctionName):
+        name = choice.function.name if isinstance(choice, NamedFunction) else choice.name
+        if name not in {tool.name for tool in tools}:
             raise wrong("tool_choice", "must name one of the tools")
-        return choice.function.name
+        return name
     if choice == "required" and not tools:
         raise wrong("tool_choice", "needs tools to choose from")
     return choice or "auto"
 
 
-def schema_of(wanted: ResponseFormat | None) -> str:
+def schema_of(wanted: ResponseFormat | FlatFormat | None) -> str:
     """Return the schema of the answer as the engine wants it: "" for none, "json" for any object."""
     match wanted:
         case SchemaFormat():
             return json.dumps(wanted.json_schema.schema)
+        case FlatSchemaFormat():
+            return json.dumps(wanted.schema)
         case JsonFormat():
             return "json"
     return ""

@@ -1,4 +1,4 @@
-"""The form of POST /v1/audio/transcriptions: its description, and what it means for the engine. Pure."""
+"""The forms of POST /v1/audio/transcriptions and /v1/audio/translations, and what they mean for the engine. Pure."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from voxlane.server.api.bodies import (
     read_fields,
     wrong,
 )
+from voxlane.server.audio.languages import code_of_language
 from voxlane.server.config import PRIORITIES
 from voxlane.server.errors import UnsupportedParameter
 
@@ -34,6 +35,17 @@ UNSUPPORTED = frozenset(
 _NEUTRAL: dict[str, tuple[object, ...]] = {"chunking_strategy": ("auto",)}
 
 
+Expected = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=limits.FORM_FIELD_BYTES,
+        description="Names and rare words to expect, with commas between them. Whisper only.",
+    ),
+]
+Unused = Annotated[float, Meta(ge=0, le=1, description="Accepted, without effect: the likeliest words are written.")]
+
+
 class TranscriptionBody(Body):
     """How to write down a recording; the recording itself is the form's file."""
 
@@ -45,7 +57,8 @@ class TranscriptionBody(Body):
         | None
     ) = None
     language: (
-        Annotated[Name, Meta(description="What is spoken, as `en` or `en-US`; the model decides if absent.")] | None
+        Annotated[Name, Meta(description="What is spoken, as `en`, `en-US` or `english`; the model decides if absent.")]
+        | None
     ) = None
     response_format: Annotated[TranscriptFormat, Meta(description="What the words come in.")] = "json"
     stream: Annotated[bool, Meta(description="Send the words as events, as `json` or `text`.")] = False
@@ -55,23 +68,28 @@ class TranscriptionBody(Body):
     priority: PriorityName = "normal"
     deadline_ms: Deadline | None = None
     cache_salt: CacheSalt | None = None
-    prompt: (
+    prompt: Expected | None = None
+    temperature: Unused | None = None
+    safety_identifier: Ignored = None
+    user: Ignored = None
+
+
+class TranslationBody(Body):
+    """How to write down a recording in English; the recording itself is the form's file."""
+
+    model: (
         Annotated[
-            str,
-            Meta(
-                min_length=1,
-                max_length=limits.FORM_FIELD_BYTES,
-                description="Names and rare words to expect, with commas between them. Whisper only.",
-            ),
+            Name,
+            Meta(description="The model that listens, under its own name or one of OpenAI's; it may be left out."),
         ]
         | None
     ) = None
-    temperature: (
-        Annotated[float, Meta(ge=0, le=1, description="Accepted, without effect: the likeliest words are written.")]
-        | None
-    ) = None
-    safety_identifier: Ignored = None
-    user: Ignored = None
+    response_format: Annotated[TranscriptFormat, Meta(description="What the words come in.")] = "json"
+    priority: PriorityName = "normal"
+    deadline_ms: Deadline | None = None
+    cache_salt: CacheSalt | None = None
+    prompt: Expected | None = None
+    temperature: Unused | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +106,7 @@ class TranscriptionRequest:
     deadline_s: float | None
     cache_salt: str  # what the client adds to its tenant's
     hot_words: tuple[str, ...] = ()
+    translate: bool = False  # into English
 
 
 def parse(parts: Iterable[tuple[str, str]], languages: Collection[str]) -> TranscriptionRequest:
@@ -106,18 +125,40 @@ def parse(parts: Iterable[tuple[str, str]], languages: Collection[str]) -> Trans
         segments="segment" in times or not times,
         # Subtitles are cut between words, so they need the time of each word.
         words="word" in times or body.response_format in ("srt", "vtt"),
-        hot_words=tuple(filter(None, (part.strip(" .") for part in re.split(r"[,;\n]", body.prompt or "")))),
+        hot_words=_hot_words(body.prompt),
         priority=PRIORITIES[body.priority],
         deadline_s=None if body.deadline_ms is None else body.deadline_ms / 1000,
         cache_salt=body.cache_salt or "",
     )
 
 
+def parse_translation(parts: Iterable[tuple[str, str]], languages: Collection[str]) -> TranscriptionRequest:
+    """Return the request in the fields of a form for a translation: the spoken language is found out."""
+    body = read_fields(TranslationBody, parts)
+    return TranscriptionRequest(
+        model=body.model,
+        language="",
+        response_format=body.response_format,
+        stream=False,
+        segments=True,
+        words=body.response_format in ("srt", "vtt"),
+        hot_words=_hot_words(body.prompt),
+        priority=PRIORITIES[body.priority],
+        deadline_s=None if body.deadline_ms is None else body.deadline_ms / 1000,
+        cache_salt=body.cache_salt or "",
+        translate=True,
+    )
+
+
+def _hot_words(prompt: str | None) -> tuple[str, ...]:
+    return tuple(filter(None, (part.strip(" .") for part in re.split(r"[,;\n]", prompt or ""))))
+
+
 def _language(asked: str | None, languages: Collection[str]) -> str:
-    """Return the language as the model knows it; "en-US" is English too."""
+    """Return the language as the model knows it; "en-US" and "english" are English too."""
     if asked is None:
         return ""
-    code = asked.replace("_", "-").partition("-")[0].lower()
+    code = code_of_language(asked)
     if code not in languages:
         raise wrong("language", f"must be one of {', '.join(languages)}: the model here understands nothing else")
     return code

@@ -1,4 +1,4 @@
-"""POST /v1/audio/transcriptions: an upload in, its words out, whole or as a stream of events.
+"""POST /v1/audio/transcriptions and /v1/audio/translations: an upload in, its words out, whole or as events.
 
 Files are decoded by decoding.py, parameters read by transcription_request.py, transcripts written by transcript.py.
 """
@@ -6,6 +6,7 @@ Files are decoded by decoding.py, parameters read by transcription_request.py, t
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Collection, Iterable
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,14 +21,17 @@ from voxlane.server.api.upload import read_form, to_samples
 from voxlane.server.audio.hearing import hear, whole
 from voxlane.server.audio.transcript import VTT_HEADER, Transcript, cues, srt, verbose, vtt
 from voxlane.server.audio.voices import served_name
-from voxlane.server.errors import InvalidRequest, VoxlaneError
+from voxlane.server.errors import InvalidRequest, ModelNotFound, VoxlaneError
 from voxlane.server.http.middleware import account_of
 from voxlane.server.http.reply import error_body, json_response, to_json
 from voxlane.server.http.request_limit import Share
+from voxlane.server.log import quote
 from voxlane.server.service import ASR_ALIASES, Service, service_of
 from voxlane.server.tenants.accounts import Account
 
 FILE = "file"
+
+FormParser = Callable[[Iterable[tuple[str, str]], Collection[str]], TranscriptionRequest]
 
 
 async def transcriptions(request: Request) -> TranscriptionResponse:
@@ -36,14 +40,29 @@ async def transcriptions(request: Request) -> TranscriptionResponse:
     service.request_limit.check()  # if the request would be refused, do not read its upload
     account = account_of(request.scope)
     service.metrics.tenant_limited(account.name, account.check_audio)
-    return TranscriptionResponse(service, request, account)
+    return TranscriptionResponse(service, request, account, transcription_request.parse)
+
+
+async def translations(request: Request) -> TranscriptionResponse:
+    """Answer POST /v1/audio/translations."""
+    service = service_of(request)
+    service.request_limit.check()
+    ready = service.ready
+    if not ready.asr_translates:
+        model = quote(served_name(ready.asr_model))
+        what = f"{model} writes only what is said" if ready.asr_model else "This server does not listen"
+        raise ModelNotFound(f"{what}; with a multilingual Whisper as engine.asr_model, as whisper-base, it translates.")
+    account = account_of(request.scope)
+    service.metrics.tenant_limited(account.name, account.check_audio)
+    return TranscriptionResponse(service, request, account, transcription_request.parse_translation)
 
 
 class TranscriptionResponse:
     """The ASGI response to one upload."""
 
-    def __init__(self, service: Service, request: Request, account: Account) -> None:
+    def __init__(self, service: Service, request: Request, account: Account, parse: FormParser) -> None:
         self._service = service
+        self._parse = parse
         self._request = request
         self._account = account
 
@@ -54,7 +73,7 @@ class TranscriptionResponse:
             limits = service.config.limits
             form = await read_form(self._request, FILE, limits.audio_body_bytes, limits.audio_body_s, share)
             served = service.ready.asr_model
-            ask = transcription_request.parse(form.fields, service.ready.asr_languages)
+            ask = self._parse(form.fields, service.ready.asr_languages)
             service.check_priority(ask.priority, self._account)
             service.check_model(ask.model, [served_name(served)] if served else (), ASR_ALIASES, "listens")
             if form.file is None:
@@ -95,7 +114,13 @@ class TranscriptionResponse:
         submit = Submit(
             request_id=f"transcription-{secrets.token_hex(12)}",
             task="asr",
-            listen=ListenParams(ask.language, partials=ask.stream, word_times=ask.words, hot_words=ask.hot_words),
+            listen=ListenParams(
+                ask.language,
+                partials=ask.stream,
+                word_times=ask.words,
+                hot_words=ask.hot_words,
+                translate=ask.translate,
+            ),
             priority=ask.priority,
             deadline_s=ask.deadline_s,
             tenant=self._account.cache_salt(ask.cache_salt),
@@ -133,6 +158,8 @@ def _whole(ask: TranscriptionRequest, transcript: Transcript, duration_s: float)
             return json_response({"text": transcript.text, "usage": usage})
         case "verbose_json":
             body = verbose(transcript, duration_s, segments=ask.segments, words=ask.words)
+            if ask.translate:
+                body |= {"task": "translate", "language": "english"}
             return json_response({**body, "usage": usage})
         case "text":
             return Response(f"{transcript.text}\n", media_type="text/plain")

@@ -55,7 +55,7 @@ async def delete_voice(request: Request) -> Response:
     if name not in service.engine.voices:
         raise VoiceNotFound(f"{quote(name)} was asked for.", param="name")
     service.sessions.forget_voice(name)
-    service.engine.forget_voice(name)
+    await service.engine.forget_voice(name)
     return json_response({"id": name, "object": "audio.voice.deleted", "deleted": True})
 
 
@@ -98,7 +98,7 @@ class VoiceResponse:
                 profile = await unless_disconnected(receive, self._make(ask, form.file, share))
         self._check_room(ask.name)  # other voices may have been made meanwhile
         voice = KeptVoice(ask.name, profile, int(time.time()))
-        service.engine.keep_voice(voice)
+        await service.engine.keep_voice(voice)
         await json_response(_shown(voice))(scope, receive, send)
 
     def _own_voices(self) -> list[str]:

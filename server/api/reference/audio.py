@@ -13,6 +13,7 @@ from voxlane.server.api.reference.parts import (
     answer,
     binary,
     body_schemas,
+    choice,
     either,
     enumerated,
     events,
@@ -65,6 +66,15 @@ _TRANSCRIPTION_EXAMPLES: dict[str, Schema] = {
 }
 
 
+_TRANSLATION = """Only a model that can translate does: a multilingual Whisper whose decoder was not cut down, as
+`whisper-base`. Others answer 404, with the model's name. The files are those of `/v1/audio/transcriptions`."""
+
+_TRANSLATION_EXAMPLES: dict[str, Schema] = {
+    "In English": {"file": "@speech.wav"},
+    "With the times of its parts": {"file": "@speech.wav", "response_format": "verbose_json"},
+}
+
+
 def paths(facts: Facts) -> Schema:
     """Return the endpoints."""
     sound = {CONTENT_TYPES[kind]: media(binary()) for kind in facts.formats}
@@ -92,7 +102,21 @@ def paths(facts: Facts) -> Schema:
         (*READING, BadAudio, *WORKING),
         request=request_body("multipart/form-data", "TranscriptionRequest", _TRANSCRIPTION_EXAMPLES),
     )
-    return {"/v1/audio/speech": {"post": speech}, "/v1/audio/transcriptions": {"post": transcription}}
+    written = {name: words[name] for name in (JSON, "text/plain", "text/vtt")}
+    translation = operation(
+        "createTranslation",
+        "Audio",
+        "Audio in any language to English text, OpenAI's protocol",
+        _TRANSLATION,
+        {"200": answer("The words, in the format that was asked for.", **written)},
+        (*READING, BadAudio, *WORKING),
+        request=request_body("multipart/form-data", "TranslationRequest", _TRANSLATION_EXAMPLES),
+    )
+    return {
+        "/v1/audio/speech": {"post": speech},
+        "/v1/audio/transcriptions": {"post": transcription},
+        "/v1/audio/translations": {"post": translation},
+    }
 
 
 def schemas(facts: Facts) -> dict[str, Schema]:
@@ -106,6 +130,7 @@ def schemas(facts: Facts) -> dict[str, Schema]:
         **_speech(facts),
         "SpeechEvent": either("", delta, record({"type": fixed("speech.audio.done"), "usage": record(tokens)})),
         **form_schemas("TranscriptionRequest", transcription_request.TranscriptionBody, "file", "The recording."),
+        **form_schemas("TranslationRequest", transcription_request.TranslationBody, "file", "The recording."),
         "Transcription": record({"text": string(), "usage": usage}),
         "VerboseTranscription": _verbose(usage),
         "TranscriptEvent": either("", text, record({"type": fixed("transcript.text.done"), **whole_text})),
@@ -137,8 +162,8 @@ def _verbose(usage: Schema) -> Schema:
     }
     return record(
         {
-            "task": fixed("transcribe"),
-            "language": string("As `en`; empty if nothing was said."),
+            "task": choice("", ("transcribe", "translate")),
+            "language": string("Its English name, as `english`; empty if nothing was said."),
             "duration": number("Length of the recording, in seconds."),
             "text": string(),
             "words": listing(record({"word": string(), **times}), "Where the times of words were asked for."),

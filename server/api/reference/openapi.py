@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from voxlane.codecs.encode import formats
-from voxlane.server.api.reference import audio, chat, other, phone, voices
+from voxlane.server.api.reference import audio, chat, other, phone, responses, voices
 from voxlane.server.api.reference.parts import JSON, Facts, Schema
 from voxlane.server.http.reply import to_json
 from voxlane.server.service import VERSION, Service, service_of
@@ -24,6 +24,14 @@ WEBSOCKETS = {
     "/v1/phone/{name}": "The same, for systems that append a name: Genesys.",
 }
 """Endpoints that OpenAPI cannot describe."""
+
+CALLS = {
+    "/v1/realtime/calls": "Conversations over WebRTC in OpenAI's Realtime protocol: `docs/openai.md`. `POST` takes an"
+    " offer as `application/sdp`, or a form with `sdp` and `session`, and answers 201 with SDP and a `Location`.",
+    "/v1/realtime/calls/{name}": "`DELETE` ends a call.",
+    "/v1/realtime/calls/{name}/hangup": "`POST` ends a call.",
+}
+"""Endpoints of WebRTC: an example of them cannot be sent by a reader."""
 
 TAGS = {
     "Chat": "Text in, text out.",
@@ -56,8 +64,9 @@ def facts_of(service: Service) -> Facts:
 
 def document(facts: Facts) -> Schema:
     """Return the whole document."""
-    parts = (chat, audio, voices, phone, other)
-    websockets = "\n\n".join(f"WebSocket `{path}`: {text}" for path, text in WEBSOCKETS.items())
+    parts = (chat, responses, audio, voices, phone, other)
+    told = [f"WebSocket `{path}`: {text}" for path, text in WEBSOCKETS.items()]
+    websockets = "\n\n".join([*told, *(f"WebRTC `{path}`: {text}" for path, text in CALLS.items())])
     return {
         "openapi": "3.1.0",
         "info": {"title": "voxlane", "version": VERSION, "description": _DESCRIPTION.format(websockets=websockets)},

@@ -29,8 +29,10 @@ from voxlane.server.api.reference.parts import (
     string,
     whole,
 )
-from voxlane.server.engine_client.engine_process import State
+from voxlane.server.engine_client.engine_client import State
 from voxlane.server.errors import Draining, EngineNotReady, ModelNotFound, NotFound
+from voxlane.server.room.estimate import Measure
+from voxlane.server.room.meter import RoomState
 
 _SESSION_TYPES = ("realtime", "transcription")
 
@@ -92,9 +94,32 @@ def schemas(facts: Facts) -> dict[str, Schema]:
                 "asr_model": string("The model that listens."),
                 "tts_model": string("The model that speaks."),
                 "open_requests": whole("How many the engine has.", 0),
+                "room": ref("Room"),
             }
         ),
-        "Alive": record({"status": choice("Never anything else.", ("alive", "ready")), "version": string()}),
+        "Alive": record({"status": fixed("alive"), "version": string()}),
+        "Ready": record(
+            {
+                "status": fixed("ready"),
+                "version": string(),
+                "at": string("The name of this server at its balancer, as in `server.at`."),
+                "room": ref("Room"),
+            }
+        ),
+        "Room": record(
+            {
+                "state": choice("A full server is ready for clients that resume.", get_args(RoomState)),
+                "percent": whole("The measured room for conversations: 100 when idle, 0 when no more may begin.", 0),
+                "more": whole("How many more conversations may begin, as estimated.", 0),
+                "conversations": whole("How many there are.", 0),
+                "tightest": choice("The measure that limits it.", get_args(Measure)),
+                "uses": {
+                    "type": "object",
+                    "additionalProperties": {"type": "number"},
+                    "description": "Each measured value, divided by that at which the server is full.",
+                },
+            }
+        ),
         "Index": record(
             {
                 "name": fixed("voxlane"),
@@ -189,7 +214,7 @@ def _health() -> Schema:
         "503": answer("They are not; `status` tells why.", **{JSON: media(ref("Health"))}),
     }
     alive = {"200": answer("The process lives.", **{JSON: media(ref("Alive"))})}
-    ready = {"200": answer("New requests and conversations are served.", **{JSON: media(ref("Alive"))})}
+    ready = {"200": answer("New requests and conversations are served.", **{JSON: media(ref("Ready"))})}
     said: dict[str, tuple[str, Schema, Errors]] = {
         "/livez": ("200 as long as the process lives", alive, ()),
         "/readyz": ("200 when new requests are served", ready, (Draining, EngineNotReady)),

@@ -19,6 +19,7 @@ from voxlane.server.errors import (
     InvalidRequest,
     ModelFailed,
     ModelNotFound,
+    NoRoom,
     Overloaded,
     RequestTimeout,
     TooLarge,
@@ -39,7 +40,7 @@ READING: Errors = (InvalidRequest, UnsupportedParameter, RequestTimeout, TooLarg
 """Errors of a request that has a body."""
 
 WORKING: Errors = (
-    Forbidden, ModelNotFound, Overloaded, EngineNotReady, EngineLost, Draining, ModelFailed,
+    Forbidden, ModelNotFound, Overloaded, NoRoom, EngineNotReady, EngineLost, Draining, ModelFailed,
 )  # fmt: skip
 """Errors of a request to the engine."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import Any
 
@@ -257,5 +256,16 @@ def test_any_object_is_a_request_or_an_error_of_ours(body: dict[str, Any], with_
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_json_or_an_error_of_ours(data: bytes) -> None:
-    with contextlib.suppress(InvalidRequest):
-        json.dumps(parse_json(data), ensure_ascii=False, allow_nan=False).encode()
+    try:
+        found = parse_json(data)
+    except InvalidRequest:
+        return
+    assert parse_json(json.dumps(found, ensure_ascii=False, allow_nan=False).encode()) == found
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
+def test_images_audio_and_files_are_refused_by_their_words(kind: str) -> None:
+    with pytest.raises(UnsupportedParameter) as refused:
+        parse({"messages": [{"role": "user", "content": [{"type": kind, kind: {}}]}]})
+    assert refused.value.param == "messages[0].content[0].type"
+    assert "only text is supported: no images, no audio, no files." in refused.value.message

@@ -48,7 +48,8 @@ async def test_all_is_well(serving: Any) -> None:
     async with serving() as running:
         assert await status_of(running) == {"/livez": 200, "/readyz": 200, "/healthz": 200}
         assert (await running.client.get("/livez")).json()["status"] == "alive"
-        assert (await running.client.get("/readyz")).json()["status"] == "ready"
+        ready = (await running.client.get("/readyz")).json()
+        assert (ready["status"], ready["at"]) == ("ready", running.service.config.server.at)
 
 
 async def test_without_an_engine_the_process_lives_and_is_not_ready(serving: Any) -> None:

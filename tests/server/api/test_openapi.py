@@ -14,10 +14,19 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.routing import Route, WebSocketRoute
 
 from voxlane.codecs.encode import formats
-from voxlane.server.api import chat_request, client_secrets, speech_request, transcription_request, voice_request
-from voxlane.server.api.reference.openapi import WEBSOCKETS, document
+from voxlane.server.api import (
+    chat_request,
+    client_secrets,
+    responses,
+    responses_reply,
+    responses_request,
+    speech_request,
+    transcription_request,
+    voice_request,
+)
+from voxlane.server.api.reference.openapi import CALLS, WEBSOCKETS, document
 from voxlane.server.api.reference.parts import Facts
-from voxlane.server.app import make_app
+from voxlane.server.app import ANYWHERE, make_app
 from voxlane.server.config import LimitsConfig
 from voxlane.server.errors import VoxlaneError
 
@@ -89,7 +98,11 @@ def test_every_schema_and_example_is_one() -> None:
 
 async def test_routes_and_document_are_the_same(serving: Any) -> None:
     async with serving() as server:
-        routes = make_app(server.service).routes
+        whole = make_app(server.service).routes
+        routes = [one for one in whole if not (isinstance(one, Route) and one.path.startswith("/v1/realtime/calls"))]
+        calls = {re.sub(r":\w+}", "}", one.path) for one in whole if isinstance(one, Route) and one not in routes}
+        assert calls == set(CALLS)
+        assert all(f"`{path}`" in WHOLE["info"]["description"] for path in calls)
         served = {
             (re.sub(r":\w+}", "}", route.path), method.lower())
             for route in routes
@@ -98,10 +111,10 @@ async def test_routes_and_document_are_the_same(serving: Any) -> None:
             if method != "HEAD"  # comes with every GET
         }
         assert served == {(path, method) for path, method, _ in operations()}
-        sockets = {route.path for route in routes if isinstance(route, WebSocketRoute)}
+        sockets = {route.path for route in routes if isinstance(route, WebSocketRoute)} - {ANYWHERE}
         assert sockets == set(WEBSOCKETS)
         assert all(f"`{path}`" in WHOLE["info"]["description"] for path in sockets)
-        assert len(routes) == len(served) + len(sockets)
+        assert len(routes) == len(served) + len(sockets) + 1  # and the answer to all other WebSockets
 
 
 async def test_the_key_is_asked_for_where_it_is_said(serving: Any) -> None:
@@ -123,12 +136,22 @@ async def test_the_key_is_asked_for_where_it_is_said(serving: Any) -> None:
         ("ChatRequest", chat_request),
         ("SpeechRequest", speech_request),
         ("TranscriptionRequest", transcription_request),
+        ("TranslationRequest", transcription_request),
         ("VoiceRequest", voice_request),
         ("ClientSecretRequest", client_secrets),
     ],
 )
 def test_every_parameter_is_used_or_said_to_be_without_effect(name: str, module: Any) -> None:
-    used = set(re.findall(r"\b(?:body|ask)\.(\w+)", inspect.getsource(module)))
+    check_uses(name, inspect.getsource(module))
+
+
+def test_every_parameter_of_a_response_is_used_or_said_to_be_without_effect() -> None:
+    readers = (responses_request, responses_reply, responses)
+    check_uses("ResponsesRequest", "".join(inspect.getsource(module) for module in readers))
+
+
+def check_uses(name: str, source: str) -> None:
+    used = set(re.findall(r"\b(?:body|ask)\.(\w+)", source))
     for key, schema in schema_of(name)["properties"].items():
         if "contentMediaType" in schema or len(schema.get("enum", "ab")) == 1:
             continue  # the file is read elsewhere; one allowed value means nothing
@@ -154,6 +177,7 @@ def probes(schema: Mapping[str, Any]) -> Iterator[Any]:
 
 
 TOOL = {"type": "function", "function": {"name": "f"}}
+FLAT_TOOL = {"type": "function", "name": "f"}
 NEEDED = {"top_logprobs": {"logprobs": True}, "stream_options": {"stream": True}, "tool_choice": {"tools": [TOOL]}}
 SPECIAL: dict[str, list[Any]] = {
     "tool_choice": [{"type": "function", "function": {"name": "f"}}, {"type": "function"}],
@@ -200,6 +224,7 @@ def accepts(parse: Callable[[Any], object], body: Mapping[str, Any]) -> bool:
     ("name", "base", "parse"),
     [
         ("ChatRequest", {"messages": MESSAGES}, chat_request.parse),
+        ("ResponsesRequest", {"input": "x"}, responses_request.parse),
         ("SpeechRequest", {"input": "x"}, lambda body: speech_request.parse(body, 500, ("one",), formats())),
         ("ClientSecretRequest", {}, client_secrets.parse),
     ],
@@ -250,7 +275,8 @@ def checked_answer(operation: Mapping[str, Any], answer: Any) -> str:
     if kind == "application/json":
         check(media["schema"], answer.json())
     elif kind == "text/event-stream":
-        told = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line and line != "data: [DONE]"]
+        lines = [line for line in answer.text.split("\n") if line.startswith("data: ") and line != "data: [DONE]"]
+        told = [line.removeprefix("data: ") for line in lines]
         assert told
         for event in told:
             check(media["x-event-schema"], json.loads(event))
@@ -273,10 +299,12 @@ async def send(server: Any, path: str, method: str, kind: str, value: Mapping[st
 async def test_every_example_is_answered_as_described(serving: Any, recording: Any) -> None:
     kinds: dict[str, set[str]] = {}
     async with serving(model=MODEL) as server:
+        kept = (await server.client.post("/v1/responses", json={"input": "hello"})).json()["id"]
         for path, method, operation in operations():
             address = path
             for parameter in operation.get("parameters", ()):
-                address = address.replace(f"{{{parameter['name']}}}", parameter["example"])
+                example = kept if parameter["name"] == "response_id" else parameter["example"]
+                address = address.replace(f"{{{parameter['name']}}}", example)
             found = kinds.setdefault(path, set())
             if "requestBody" not in operation:
                 answer = await server.client.request(method, address)
@@ -291,6 +319,7 @@ async def test_every_example_is_answered_as_described(serving: Any, recording: A
         metrics = (await server.client.get("/metrics")).text
     assert 'route="other"' not in metrics
     assert kinds["/v1/chat/completions"] == {"application/json", "text/event-stream"}
+    assert kinds["/v1/responses"] == {"application/json", "text/event-stream"}
     assert kinds["/v1/audio/transcriptions"] == {"application/json", "text/event-stream", "text/vtt"}
     assert kinds["/v1/audio/speech"] == {"audio/wav", "text/event-stream"}
 
@@ -305,6 +334,11 @@ WORTH_A_LOOK: list[tuple[str, dict[str, Any], int]] = [
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "fail"}]}, 500),
     ("/v1/chat/completions", {"messages": MESSAGES, "model": "gpt-9"}, 404),
     ("/v1/chat/completions", {"messages": MESSAGES, "verbosity": "low"}, 400),
+    ("/v1/responses", {"input": "call", "tools": [FLAT_TOOL]}, 200),
+    ("/v1/responses", {"input": "logprobs", "include": ["message.output_text.logprobs"]}, 200),
+    ("/v1/responses", {"input": "x", "previous_response_id": "resp_none"}, 400),
+    ("/v1/responses", {"input": "x", "background": True}, 400),
+    ("/v1/responses", {"input": "fail"}, 500),
     ("/v1/audio/speech", {"input": "x" * 100_001}, 400),
     ("/v1/audio/speech", {"input": "fail"}, 500),
     ("/v1/realtime/client_secrets", {"session": 5}, 400),

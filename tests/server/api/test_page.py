@@ -18,11 +18,14 @@ _REFERENCES = {
     ".html": re.compile(r'(?:href|src)="([^"#]+)"'),
     ".css": re.compile(r'(?:url\(|@import )["\']?([^"\')]+)'),
     ".js": re.compile(r'^\s*(?:import|export)\b[^"\n]*?["\'](\.[^"\']+)["\']|new URL\("(\./[^"]+\.js)"', re.MULTILINE),
+    ".webmanifest": re.compile(r'"(?:src|start_url)": "([^"]+)"'),
 }
 
 
 def references(address: str, text: str) -> set[str]:
-    pattern = _REFERENCES[Path(address).suffix or ".html"]
+    pattern = _REFERENCES.get(Path(address).suffix or ".html")
+    if pattern is None:
+        return set()  # a picture refers to nothing
     found = {next(filter(None, match.groups())) for match in pattern.finditer(text)}
     return {urljoin(address, one) for one in found if not one.startswith("data:")}
 
@@ -39,6 +42,7 @@ async def test_everything_that_the_page_refers_to_is_served(serving: Any) -> Non
             waiting += references(address, answer.text) - seen.keys() - {"/docs"} - set(waiting)
     assert seen.pop("/") == "text/html; charset=utf-8"
     assert {"/client/voice-client.js", "/client/capture-worklet.js", "/client/playback-worklet.js"} <= seen.keys()
+    assert {"/client/demo/manifest.webmanifest", "/client/demo/icon-512.png"} <= seen.keys()
     for address, kind in seen.items():
         assert address.startswith("/client/"), "a request that leaves our own files"
         assert kind.partition(";")[0] == TYPES[Path(address).suffix], address
@@ -52,6 +56,19 @@ async def test_a_browser_gets_the_page_under_a_strict_policy(serving: Any) -> No
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert "microphone=(self)" in answer.headers["permissions-policy"]
         assert not re.search(r"<style|<script(?![^>]*\bsrc=)[^>]*>|\sstyle=|\son[a-z]+=", answer.text)
+
+
+async def test_the_page_can_be_installed(serving: Any) -> None:
+    async with serving() as server:
+        answer = await server.client.get("/client/demo/manifest.webmanifest")
+        assert answer.headers["content-type"] == "application/manifest+json"
+        manifest = answer.json()
+        assert (manifest["start_url"], manifest["display"]) == ("/", "standalone")
+        sizes = {icon["sizes"] for icon in manifest["icons"] if icon["type"] == "image/png"}
+        assert {"192x192", "512x512"} <= sizes, "Chromium asks for these two"
+        page = await server.client.get("/", headers=BROWSER)
+        assert '<link rel="manifest" href="/client/demo/manifest.webmanifest"' in page.text
+        assert "manifest-src 'self'" in page.headers["content-security-policy"]
 
 
 async def test_a_program_gets_the_list(serving: Any) -> None:

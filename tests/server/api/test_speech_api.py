@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
+import socket
+import wave
 from typing import Any
 
 import httpx
@@ -30,6 +33,15 @@ async def say(server: Any, text: str = TEXT, **parameters: Any) -> bytes:
 async def counted(server: Any, line: str) -> float:
     text = (await server.client.get("/metrics")).text
     return next(float(found.split()[-1]) for found in text.splitlines() if found.startswith(line))
+
+
+def slow_reader(server: Any) -> httpx.AsyncClient:
+    """A client whose system holds 64 KiB for it: what it does not read stays with the server.
+
+    Left to itself, a system may hold tens of megabytes (`net.ipv4.tcp_rmem`).
+    """
+    transport = httpx.AsyncHTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)])
+    return httpx.AsyncClient(base_url=server.client.base_url, timeout=60, transport=transport)
 
 
 def heard(samples: bytes) -> str:
@@ -111,14 +123,30 @@ async def test_events(serving: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["🎉🎉🎉", "…", "```\ncode\n```", " "])
-async def test_nothing_to_say_is_a_file_without_sound(serving: Any, text: str) -> None:
+async def test_nothing_to_say_is_a_short_silence(serving: Any, text: str) -> None:
     async with serving() as server:
+        silence = bytes(2 * 6000)  # a quarter of a second
         answer = await say(server, text, response_format="wav")
-        assert len(answer) == 44
-        assert len(decode_wav(answer)[0]) == 0
-        assert await say(server, text, response_format="pcm") == b""
+        with wave.open(io.BytesIO(answer)) as file:
+            assert file.readframes(file.getnframes()) == silence
+        assert await say(server, text, response_format="pcm") == silence
         for kind in ("mp3", "opus", "flac", "aac"):
-            await say(server, text, response_format=kind)
+            samples, rate = decode_audio(await say(server, text, response_format=kind))
+            assert len(samples) >= 0.2 * rate
+            assert not np.abs(samples).max() > 1e-3
+
+
+async def test_pythons_wave_reads_a_streamed_file(serving: Any) -> None:
+    async with serving() as server:
+        with wave.open(io.BytesIO(await say(server, "Hello.", response_format="wav"))) as file:
+            assert file.getnframes() == len("Hello.")  # a clause comes whole, with its true length
+        streamed = await say(server, TEXT, response_format="wav")
+        with wave.open(io.BytesIO(streamed)) as file:
+            assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 24_000)
+            # The header was sent before the end was known: it states more, but not more than fits the memory.
+            assert len(TEXT) < file.getnframes() < 24_000 * 600
+            assert heard(file.readframes(file.getnframes())) == TEXT
+            assert file.readframes(1) == b""
 
 
 async def test_parameters_reach_the_engine(serving: Any) -> None:
@@ -194,9 +222,9 @@ async def test_an_engine_that_dies_under_way_is_no_complete_file(serving: Any, s
 async def test_a_client_that_does_not_read_pauses_the_engine(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speaking, "PAUSE_BYTES", 1_000_000)
     monkeypatch.setattr(speaking, "RESUME_BYTES", 500_000)
-    async with serving() as server:
+    async with serving() as server, slow_reader(server) as client:
         body = {"input": "flood 400", "response_format": "pcm"}
-        async with server.client.stream("POST", "/v1/audio/speech", json=body) as answer:
+        async with client.stream("POST", "/v1/audio/speech", json=body) as answer:
             while not await counted(server, 'voxlane_engine_requests{state="paused"}'):
                 pass
             size = 0
@@ -206,11 +234,15 @@ async def test_a_client_that_does_not_read_pauses_the_engine(serving: Any, monke
 
 
 async def test_a_client_that_never_reads_is_given_up(serving: Any) -> None:
-    async with serving(limits=LimitsConfig(write_s=0.2)) as server:
+    cancelled = 'voxlane_finished_requests_total{reason="cancelled"}'
+    async with serving(limits=LimitsConfig(write_s=0.2)) as server, slow_reader(server) as client:
         body = {"input": "flood 400", "response_format": "pcm"}
-        async with server.client.stream("POST", "/v1/audio/speech", json=body):
-            while not await counted(server, 'voxlane_finished_requests_total{reason="cancelled"}'):
+        async with client.stream("POST", "/v1/audio/speech", json=body) as answer:
+            while not await counted(server, cancelled):
                 pass
+            with pytest.raises(httpx.HTTPError):
+                await answer.aread()
+        assert await counted(server, cancelled) == 1
 
 
 async def test_samples_survive_the_way(serving: Any) -> None:

@@ -15,6 +15,7 @@ from voxlane.codecs.pcm import decode_pcm16
 from voxlane.codecs.wav import encode_wav
 from voxlane.server.config import LimitsConfig, ServerConfig
 
+OLD = pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # OpenAI's newer models do not translate
 FOX = "The quick brown fox jumps over the lazy dog."
 
 
@@ -61,12 +62,12 @@ async def test_the_other_formats(serving: Any, recording: Any) -> None:
         assert (await upload(server, file, response_format="srt")).startswith("1\n00:00:00,000 --> 00:00:04,400\nThe ")
         assert (await upload(server, file, response_format="vtt")).startswith("WEBVTT\n\n00:00:00.000 --> ")
         verbose = await upload(server, file, response_format="verbose_json")
-        assert (verbose.text, verbose.language, verbose.duration) == (FOX, "en", 1.0)
+        assert (verbose.text, verbose.language, verbose.duration) == (FOX, "english", 1.0)
         assert [segment.text for segment in verbose.segments] == [FOX]
         assert verbose.words is None
         asked = {"response_format": "verbose_json", "timestamp_granularities": ["word", "segment"]}
         timed = await upload(server, file, language="de", **asked)
-        assert timed.language == "de"
+        assert timed.language == "german"
         assert [word.word for word in timed.words] == FOX.split()
         assert timed.words[1].start == 0.5
 
@@ -264,3 +265,36 @@ async def test_health_names_the_models(serving: Any) -> None:
         health = (await server.client.get("/healthz")).json()
         assert (health["asr_model"], health["tts_model"]) == ("moonshine-tiny-en", "hibari")
         assert "POST /v1/audio/speech" in json.dumps((await server.client.get("/")).json())
+
+
+@OLD
+async def test_a_translation_is_asked_of_the_engine(serving: Any, recording: Any) -> None:
+    async with serving() as server, client(server) as asking:
+        made = await asking.audio.translations.create(model="whisper-1", file=("a.wav", recording("params")))
+        assert "translate=True" in made.text
+        assert "language=''" in made.text
+        asked: Any = {"model": "whisper-1", "file": ("a.wav", recording(FOX)), "prompt": "Fox, Dog"}
+        verbose: Any = await asking.audio.translations.create(**asked, response_format="verbose_json")
+        assert (verbose.text, verbose.language, verbose.to_dict()["task"]) == (FOX, "english", "translate")
+        assert [segment.text for segment in verbose.segments] == [FOX]
+        srt: Any = await asking.audio.translations.create(**asked, response_format="srt")
+        assert srt.startswith("1\n00:00:00,000 --> ")
+        heard = await upload(server, recording("params"))
+        assert "translate=False" in heard.text
+        for wrong in ({"language": "de"}, {"stream": "true"}):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await asking.audio.translations.create(**asked, extra_body=wrong)
+            assert refused.value.param in wrong
+        await all_given_back(server)
+
+
+@OLD
+async def test_a_model_that_cannot_translate_is_named(serving: Any, recording: Any) -> None:
+    async with serving(asr_model="english-only") as server, client(server) as asking:
+        with pytest.raises(
+            openai.NotFoundError, match=r"english-only\W* writes only what is said.*multilingual Whisper"
+        ):
+            await asking.audio.translations.create(model="whisper-1", file=("a.wav", recording(FOX)))
+    async with serving(asr_model="") as server, client(server) as asking:
+        with pytest.raises(openai.NotFoundError, match=r"not served|does not listen"):
+            await asking.audio.translations.create(model="whisper-1", file=("a.wav", recording(FOX)))

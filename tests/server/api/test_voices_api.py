@@ -148,7 +148,7 @@ async def test_recordings_that_cannot_be_used(serving: Any) -> None:
 async def test_there_are_only_so_many(serving: Any) -> None:
     async with serving() as server:
         for number in range(MAX_VOICES):
-            server.service.engine.keep_voice(KeptVoice(f"v{number}", b"a profile", 0))
+            await server.service.engine.keep_voice(KeptVoice(f"v{number}", b"a profile", 0))
         with pytest.raises(openai.BadRequestError, match="delete one first"):
             await make(server, "one more")
         await make(server, "v7")  # takes its own place
@@ -234,7 +234,7 @@ async def test_nothing_of_it_reaches_the_log(serving: Any, caplog: pytest.LogCap
 
 async def test_a_conversation_goes_on_when_its_voice_is_deleted(serving: Any) -> None:
     async with serving() as server:
-        server.service.engine.keep_voice(KeptVoice("Ada", b"I am Ada", 0))
+        await server.service.engine.keep_voice(KeptVoice("Ada", b"I am Ada", 0))
         peer = await Peer.open(server.url, {"config": {**MANUAL["config"], "voice": "Ada"}})
         assert (await server.client.delete("/v1/audio/voices/Ada")).status_code == 200
         assert (await peer.until("configured"))[2]["voice"] == ""
@@ -250,7 +250,7 @@ async def test_a_realtime_session_may_name_a_voice_that_comes_or_goes(serving: A
     async with serving() as server:
         address = server.url.replace("http", "ws", 1) + "/v1/realtime?model=m"
         async with connect(address) as socket:
-            server.service.engine.keep_voice(KeptVoice("Ada", b"I am Ada", 0))
+            await server.service.engine.keep_voice(KeptVoice("Ada", b"I am Ada", 0))
 
             async def name(voice: str) -> str:
                 session = {"type": "realtime", "audio": {"output": {"voice": voice}}}

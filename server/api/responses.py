@@ -1,0 +1,181 @@
+"""POST /v1/responses, and GET and DELETE of kept responses: chat completions in the words of the Responses API.
+
+Parameters are read by responses_request.py, answers are written by responses_reply.py, chat_engine.py asks the engine.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from voxlane.server.api import responses_request
+from voxlane.server.api.chat_engine import Outputs, check_allowed, submitted
+from voxlane.server.api.chat_request import ChatRequest
+from voxlane.server.api.disconnect import unless_disconnected
+from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
+from voxlane.server.api.responses_reply import RESPONSE_PREFIX, Event, ResponseWriter, response_of_item
+from voxlane.server.api.responses_request import InputItem, KeptResponse, ResponsesRequest
+from voxlane.server.errors import (
+    PreviousNotFound,
+    ResponseNotFound,
+    StoreUnavailable,
+    UnsupportedParameter,
+    VoxlaneError,
+)
+from voxlane.server.http.body import read_object
+from voxlane.server.http.middleware import account_of
+from voxlane.server.http.reply import json_response, to_json
+from voxlane.server.service import Service, service_of
+from voxlane.server.tenants.accounts import Account
+
+
+async def create_response(request: Request) -> ResponsesResponse:
+    """Answer POST /v1/responses."""
+    service = service_of(request)
+    service.request_limit.check()  # if the request would be refused, do not read its body
+    ask = responses_request.parse(await read_object(request, service.config.limits))
+    account = account_of(request.scope)
+    desk = ResponseDesk(service, account)
+    before, own = desk.before(ask.body.previous_response_id), desk.resolved(ask.items)
+    chat = responses_request.chat_request(ask, [*before, *own])
+    check_allowed(service, chat, account)
+    return ResponsesResponse(desk, ask, chat, before, own)
+
+
+async def get_response(request: Request) -> Response:
+    """Answer GET /v1/responses/{response_id}."""
+    if request.query_params.get("stream", "").lower() == "true":
+        raise UnsupportedParameter("stream: only a response that is being made is streamed.", param="stream")
+    desk = ResponseDesk(service_of(request), account_of(request.scope))
+    kept = desk.kept(request.path_params["response_id"])
+    if kept is None:
+        raise ResponseNotFound
+    return json_response(kept.response)
+
+
+async def delete_response(request: Request) -> Response:
+    """Answer DELETE /v1/responses/{response_id}."""
+    service, response_id = service_of(request), request.path_params["response_id"]
+    if not service.responses.drop(account_of(request.scope).salt, response_id):
+        raise ResponseNotFound
+    return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+class ResponseDesk:
+    """The responses that are kept for one tenant."""
+
+    def __init__(self, service: Service, account: Account) -> None:
+        self.service = service
+        self.account = account
+
+    def kept(self, response_id: str) -> KeptResponse | None:
+        """Return a response that this tenant may go on from."""
+        data = self.service.responses.get(self.account.salt, response_id)
+        return None if data is None else msgspec.json.decode(data, type=KeptResponse)
+
+    def keep(self, kept: KeptResponse) -> None:
+        """Keep a response; one that is too large, or finds no room, says that it is not stored."""
+        data = msgspec.json.encode(kept)
+        try:
+            stored = self.service.responses.keep(self.account.salt, kept.response["id"], data)
+        except StoreUnavailable:  # the answer itself is not lost
+            stored = False
+        if not stored:
+            kept.response["store"] = False
+
+    def before(self, previous_id: str | None) -> list[InputItem]:
+        """Return the items of the conversation that a request goes on with."""
+        if previous_id is None:
+            return []
+        kept = self.kept(previous_id)
+        if kept is None:
+            raise PreviousNotFound(param="previous_response_id")
+        return kept.conversation()
+
+    def resolved(self, items: tuple[InputItem, ...]) -> list[InputItem]:
+        """Return items, with those in place of references that they refer to; each may be referred to once."""
+        known: dict[str, dict[str | None, InputItem]] = {}  # the items of the responses that are referred to
+        return [
+            self._referred(index, item, known) if item.type == "item_reference" else item
+            for index, item in enumerate(items)
+        ]
+
+    def _referred(self, index: int, reference: InputItem, known: dict[str, dict[str | None, InputItem]]) -> InputItem:
+        response_id = response_of_item(reference.id or "")
+        if response_id not in known:
+            kept = self.kept(response_id)
+            known[response_id] = {} if kept is None else {item.id: item for item in kept.output()}
+        found = known[response_id].pop(reference.id, None)
+        if found is None:
+            raise responses_request.no_reference(index)
+        return found
+
+
+class ResponsesResponse:
+    """The ASGI response to one request for a response."""
+
+    def __init__(
+        self,
+        desk: ResponseDesk,
+        ask: ResponsesRequest,
+        chat: ChatRequest,
+        before: list[InputItem],
+        own: list[InputItem],
+    ) -> None:
+        self._desk = desk
+        self._ask = ask
+        self._chat = chat
+        self._before = before
+        self._own = own
+        self._id = f"{RESPONSE_PREFIX}{secrets.token_hex(24)}"
+        model = chat.model or desk.service.model_names[0]
+        self._writer = ResponseWriter(ask, self._id, int(time.time()), model)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the request; if the client leaves, cancel it in the engine, and keep nothing."""
+        # Admitted only with its whole body: a client that sends half a body must not take a place.
+        with self._desk.service.request_limit.admit():
+            await unless_disconnected(receive, self._run(scope, receive, send))
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service = self._desk.service
+        async with submitted(service, self._chat, self._desk.account, self._id) as outputs:
+            outgoing = Outgoing(send, service.config.limits.write_s, EVENT_STREAM)
+            if self._chat.stream:
+                await self._send_events(outputs, outgoing)
+                return
+            async for _, output in outputs:
+                for _event in self._writer.write(output, int(time.time())):
+                    pass
+            self._keep()
+            await json_response(self._writer.response)(scope, receive, outgoing.write)
+
+    async def _send_events(self, outputs: Outputs, outgoing: Outgoing) -> None:
+        # The first output decides between an HTTP status and a stream: a refusal is still a plain error.
+        _, first = await anext(outputs)
+        try:
+            for event in (*self._writer.begin(), *self._writer.write(first, int(time.time()))):
+                await _send(outgoing, event)
+            async for _, output in outputs:
+                events = list(self._writer.write(output, int(time.time())))
+                if self._writer.response["usage"] is not None:
+                    self._keep()  # before the client learns of the end, and goes on from it
+                for event in events:
+                    await _send(outgoing, event)
+        except VoxlaneError as error:
+            for event in self._writer.fail(error):
+                await _send(outgoing, event)
+        await outgoing.end()
+
+    def _keep(self) -> None:
+        if self._ask.body.store:
+            self._desk.keep(KeptResponse(self._writer.response, self._before, self._own))
+
+
+async def _send(outgoing: Outgoing, event: Event) -> None:
+    await outgoing.event(to_json(event), event["type"])
