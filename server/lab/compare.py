@@ -4,11 +4,15 @@ Steps are paired by scenario, repeat and number, so both runs must have the same
 independent: chance is drawn for calls, not for steps. A metric counts as better or worse if
 
 - a signed-rank test of the pairs, with one sign a call, finds more than the smallest difference that matters (20 ms,
-  one tick of the card), after Holm's correction for all metrics that are compared, at a level of 2 %, and
+  one tick of the card), after Holm's correction for all metrics that can differ, at a level of 2 %, and
 - the bootstrap interval of 95 % of the difference, over calls, does not reach zero.
 
 So a server that is compared with itself shows a difference in at most 2 % of all comparisons, however many metrics
 there are. The price: single calls that are slow by chance hide small differences, and more calls are the remedy.
+
+A metric that is equal in nearly all pairs cannot pass the test, whatever the signs of its differences. Such metrics
+are not counted in the correction (after Tarone): they would hide the others. A metric of so few calls that it could not
+pass even if all of them differed has too few pairs.
 """
 
 from __future__ import annotations
@@ -29,7 +33,6 @@ from voxlane.server.lab.results import RunResult
 LEVEL = 0.02  # the chance that any metric of two equal servers differs
 SMALLEST = {"ms": 20.0}  # the smallest difference that matters, by unit
 SMALLEST_SHARE = 0.05  # and of flags and counts
-FEWEST_CALLS = 6  # fewer say nothing
 RESAMPLES = 2000
 AT_ONCE = 200  # resamples that are in memory together
 EXACT = 60  # calls up to which the signed-rank test is exact
@@ -75,8 +78,11 @@ def compare(first: RunResult, second: RunResult, *, seed: int = 1) -> Comparison
         pairs = _pairs(name, before, after)
         if name not in NOT_COMPARED and pairs:
             rows.append((name, _table(pairs)))
-    tested = {name: _chance(name, table) for name, table in rows if table.calls >= FEWEST_CALLS}
-    chances = holm(tested)
+    able, limit = able_to_differ({name: 2 * 0.5**table.differing for name, table in rows})
+    chances = holm({name: _chance(name, table) for name, table in rows if name in able})
+    for name, table in rows:
+        if name not in able and 2 * 0.5**table.calls <= limit:
+            chances[name] = 1.0  # there are enough calls, and nearly all of them are equal
     return Comparison(
         [_difference(name, table, chances.get(name), np.random.default_rng(seed)) for name, table in rows],
         len(before.keys() - after.keys()),
@@ -103,6 +109,11 @@ class _Table:
     @property
     def calls(self) -> int:
         return int(self.call.max()) + 1
+
+    @property
+    def differing(self) -> int:
+        """The calls in which the runs differ at all."""
+        return len(np.unique(self.call[np.abs(self.differences) > 1e-9]))
 
 
 def _steps(result: RunResult) -> Iterator[tuple[_Key, StepFigures]]:
@@ -175,6 +186,17 @@ def _difference(name: str, table: _Table, chance: float | None, chances: np.rand
         verdict = "worse" if found > 0 else "better"
     known = 1.0 if chance is None else chance
     return Difference(name, len(table.first), table.calls, before, after, found, low, high, known, verdict)
+
+
+def able_to_differ(least: Mapping[str, float]) -> tuple[set[str], float]:
+    """Return the metrics that can pass a test of them all, and the chance that such a metric must be able to have.
+
+    `least` is the least chance that each metric can have, whatever the signs of its differences.
+    """
+    count = 1
+    while len(able := {name for name, chance in least.items() if chance <= LEVEL / count}) > count:
+        count += 1
+    return able, LEVEL / count
 
 
 def holm(chances: Mapping[str, float]) -> dict[str, float]:

@@ -55,6 +55,7 @@ class RunOptions:
     seed: int | None = None
     model: str = ""
     voice: str = ""
+    turn_detection: str = ""  # of the dialect realtime; "": as the server has it
     mapping: str = ""  # the text of the mapping file of plain PCM
     naive: bool = False
     at_once: int = 1  # calls that are held at the same time
@@ -62,7 +63,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _PlannedCall:
+class PlannedCall:
     """A call that can be held at once: making noise takes time, in which no other call must wait."""
 
     scenario: Scenario
@@ -107,6 +108,8 @@ class LabRunner:
         self._dialect = dialect or ("pcm" if options.mapping else _dialect_of(url, planted=bool(self._fault)))
         if options.mapping and self._dialect != "pcm":
             raise ConfigError(f"a mapping file is for the dialect pcm, and this run speaks {self._dialect}")
+        if options.turn_detection and self._dialect != "realtime":
+            raise ConfigError(f"turn detection is named in the dialect realtime, and this run speaks {self._dialect}")
         self._options = options
         self._tell = tell
         self._corpus = options.corpus or Corpus()
@@ -127,9 +130,19 @@ class LabRunner:
             await self._hold_all(held)
         finally:  # a run that is stopped keeps the calls that were held
             if held:
-                result = await self._judge(held)
-                if out is not None:
-                    write_run(out, result, held)
+                result = await self.conclude(held, out)
+        return result
+
+    @property
+    def scenarios(self) -> Sequence[Scenario]:
+        """The scenarios as this run holds them."""
+        return self._scenarios
+
+    async def conclude(self, held: Sequence[HeldCall], out: Path | None) -> RunResult:
+        """Judge calls, and write the folder of the run."""
+        result = await self._judge(held)
+        if out is not None:
+            write_run(out, result, held)
         return result
 
     async def prepare(self) -> None:
@@ -151,14 +164,12 @@ class LabRunner:
 
     async def _hold_scenario(self, scenario: Scenario, all_held: list[HeldCall]) -> None:
         """Hold the calls of a scenario, some at the same time; their sounds are made before."""
-        calls = iter([self._make_call(scenario, repeat) for repeat in range(scenario.repeat)])
+        calls = iter([self.make_call(scenario, repeat) for repeat in range(scenario.repeat)])
         held: dict[int, HeldCall] = {}
 
         async def hold_some() -> None:
             for call in calls:
-                held[call.repeat] = await self._hold(call)
-                if _late(held[call.repeat]):  # once more: the machine was busy for a moment
-                    held[call.repeat] = await self._hold(call)
+                held[call.repeat] = await self.hold(call)
                 if held[call.repeat].recording.failure:
                     for _ in calls:  # the next repeat would fail in the same way
                         pass
@@ -170,11 +181,17 @@ class LabRunner:
         finally:
             all_held += [held[repeat] for repeat in sorted(held)]
 
-    def _make_call(self, scenario: Scenario, repeat: int) -> _PlannedCall:
+    def make_call(self, scenario: Scenario, repeat: int) -> PlannedCall:
+        """Make the sounds of a call."""
         planned = plan(scenario, repeat)
-        return _PlannedCall(scenario, repeat, planned, clips(planned, self._corpus), self._bed(scenario, repeat))
+        return PlannedCall(scenario, repeat, planned, clips(planned, self._corpus), self._bed(scenario, repeat))
 
-    async def _hold(self, one: _PlannedCall) -> HeldCall:
+    async def hold(self, one: PlannedCall) -> HeldCall:
+        """Hold a call; if this machine was busy for a moment, once more."""
+        held = await self._hold(one)
+        return await self._hold(one) if _late(held) else held
+
+    async def _hold(self, one: PlannedCall) -> HeldCall:
         scenario = one.scenario
         dialect = self._make_dialect(scenario, one.repeat)
         call = LabCall(scenario, one.repeat, dialect, one.planned, one.sounds, one.bed)
@@ -203,6 +220,7 @@ class LabRunner:
             key=_key(self._dialect) if not self._fault else "",
             model=self._options.model,
             voice=self._options.voice,
+            turn_detection=self._options.turn_detection,
             instructions=scenario.instructions,
             tools=tools,
             naive=self._options.naive or scenario.client == "naive",

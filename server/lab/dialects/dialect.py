@@ -41,6 +41,7 @@ class DialectOptions:
     key: str = ""  # the server's key, from the environment
     model: str = ""
     voice: str = ""
+    turn_detection: str = ""  # how the server decides that a turn is over, where the dialect names it
     instructions: str = ""
     tools: tuple[LabTool, ...] = ()
     naive: bool = False  # the loudspeaker obeys nothing

@@ -170,13 +170,16 @@ class RealtimeClient(ClientSide):
         return LabHandshake(urlunsplit(parts._replace(query=query)), headers)
 
     def open(self, at_s: float) -> list[Message]:
-        """Return the session's settings; when a turn is over is left to the server."""
+        """Return the session's settings; when a turn is over is left to the server, unless the run says how."""
         options = self._options
         output: Body = {"format": _FORMAT, **({"voice": options.voice} if options.voice else {})}
+        heard: Body = {"format": _FORMAT}
+        if options.turn_detection:
+            heard["turn_detection"] = {"type": options.turn_detection}
         session: Body = {
             "type": "realtime",
             "output_modalities": ["audio"],
-            "audio": {"input": {"format": _FORMAT}, "output": output},
+            "audio": {"input": heard, "output": output},
         }
         if options.instructions:
             session["instructions"] = options.instructions

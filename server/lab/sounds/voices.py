@@ -10,7 +10,8 @@ import numpy as np
 
 from voxlane.engine.api import EngineConfig, Samples, SpeakParams, SpokenWord, Submit
 from voxlane.server.audio.speaking import speak, whole
-from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess, Observer
+from voxlane.server.engine_client.engine_client import Observer
+from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess
 from voxlane.server.errors import ConfigError
 from voxlane.server.lab.sounds.speech import Rendition
 from voxlane.server.log import quote

@@ -101,13 +101,33 @@ def test_a_run_and_what_can_be_done_with_it(folder: Path, capsys: pytest.Capture
     assert main(["lab", "run", "cough.toml", "--url", "planted:none", "--out", "out"]) == MET
     told = capsys.readouterr()
     assert "cough: 1 call, 1 steps" in told.out
-    assert "all 1 gates met" in told.out
+    assert "the only gate is met" in told.out
     assert told.err == "cough: call 1 of 1\n"
     assert main(["lab", "replay", "out", "--json"]) == MET
     assert capsys.readouterr().out == (folder / "out" / "result.json").read_text()
     assert main(["lab", "report", "out"]) == MET
     assert main(["lab", "compare", "out", "out"]) == NOT_MEASURABLE
     assert "too few calls" in capsys.readouterr().out
+
+
+def test_a_run_against_two_servers_reports_both(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["lab", "run", "cough.toml", "--repeat", "2", "--out", "both", "--url", "planted:none", "--against"]
+    assert main([*asked, "planted:none"]) == NOT_MEASURABLE  # a cough into silence has nothing to compare
+    told = capsys.readouterr()
+    assert "first server, planted:none:" in told.out
+    assert told.out.count("the only gate is met") == 2
+    assert [line.partition(" ")[0] for line in told.err.splitlines()] == ["first", "second", "second", "first"]
+    for name in ("first", "second"):
+        assert (folder / "both" / name / "report.html").is_file()
+
+
+def test_a_second_server_that_cannot_be_reached_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("voxlane.server.lab.holding.STARTS_S", 0.0)
+    asked = ["lab", "run", "cough.toml", "--repeat", "3", "--out", "both", "--dialect", "pcm"]
+    assert main([*asked, "--url", "planted:none", "--against", "ws://127.0.0.1:9/pcm"]) == NOT_MEASURABLE
+    assert "ws://127.0.0.1:9/pcm cannot be reached" in capsys.readouterr().out
 
 
 def test_the_agent_prints_each_address_once(
@@ -156,4 +176,5 @@ def test_without_a_terminal_only_what_is_new_is_told(capsys: pytest.CaptureFixtu
         for second in range(3):
             line.tell(f"mhm: call 1 of 12, step 1 of 2, {second} s")
         line.tell("mhm: call 2 of 12")
+        line.tell("mhm: call 1 of 12, step 2 of 2, 4 s")  # calls that are held at once
     assert capsys.readouterr().err == "mhm: call 1 of 12\nmhm: call 2 of 12\n"

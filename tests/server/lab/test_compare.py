@@ -11,7 +11,7 @@ import pytest
 from examples import examples
 from hypothesis import given, settings
 
-from voxlane.server.lab.compare import compare, holm, signed_rank
+from voxlane.server.lab.compare import LEVEL, able_to_differ, compare, holm, signed_rank
 from voxlane.server.lab.metrics import METRICS, StepFigures
 from voxlane.server.lab.results import CallResult, RunResult, ScenarioResult
 from voxlane.server.lab.summary import Summary
@@ -96,6 +96,31 @@ def test_a_flag_that_is_always_set_now_is_worse() -> None:
     one, other = (result([[{"missed": value}]] * 20) for value in (False, True))
     (found,) = compare(one, other).differences
     assert (found.before, found.after, found.difference, found.verdict) == (0.0, 1.0, 1.0, "worse")
+
+
+def test_metrics_that_are_equal_in_all_pairs_do_not_hide_the_others() -> None:
+    """Ten calls can tell a difference in every call, beside any number of metrics that never differ."""
+    equal: dict[str, Any] = dict.fromkeys(NUMBERS, 0.0) | dict.fromkeys(FLAGS, False)
+    one, other = (result([[{**equal, "yield_ms": value}]] * 10) for value in (100.0, 900.0))
+    found = verdicts(one, other)
+    assert found.pop("yield_ms") == "worse"
+    assert len(found) > 10
+    assert set(found.values()) == {"no difference"}
+
+
+def test_a_metric_that_differs_too_rarely_to_tell_is_said_to_have_too_few_pairs() -> None:
+    """Four metrics differ in all of eight calls: by chance that happens more often than the level allows."""
+    names = NUMBERS[:4]
+    one, other = (result([[dict.fromkeys(names, value)]] * 8) for value in (100.0, 900.0))
+    assert set(verdicts(one, other).values()) == {"too few pairs"}
+
+
+@settings(max_examples=examples(100))
+@given(st.dictionaries(st.integers(), st.integers(0, 30).map(lambda calls: 2 * 0.5**calls), max_size=20))
+def test_no_more_metrics_are_tested_than_the_level_allows(least: dict[int, float]) -> None:
+    able, limit = able_to_differ({str(name): chance for name, chance in least.items()})
+    assert len(able) * limit <= LEVEL * (1 + 1e-9)
+    assert able == {str(name) for name, chance in least.items() if chance <= limit}
 
 
 def test_few_calls_say_nothing() -> None:

@@ -246,6 +246,12 @@ def test_a_mapping_file_means_plain_pcm(corpus: Corpus) -> None:
         run_scenarios(SCENARIOS[2:], url="planted:none", dialect="twilio", options=options)
 
 
+def test_turn_detection_is_named_over_realtime_only(corpus: Corpus) -> None:
+    options = RunOptions(corpus=corpus, turn_detection="semantic_vad", repeat=1)
+    with pytest.raises(ConfigError, match="turn detection is named in the dialect realtime"):
+        run_scenarios(SCENARIOS[2:], url="planted:none", dialect="native", options=options)
+
+
 def test_calls_at_once_give_the_same_result_in_the_same_order(corpus: Corpus) -> None:
     alone = run(corpus, "slow_yield", "native", repeat=3)
     assert results.encode(run(corpus, "slow_yield", "native", repeat=3, at_once=4)) == results.encode(alone)

@@ -11,6 +11,7 @@ from realtime_desk import BOUNDS, CAPABILITIES, Desk
 
 from voxlane.codecs.g711 import decode_mulaw, encode_mulaw
 from voxlane.codecs.pcm import quantise
+from voxlane.engine.api import SpokenWord
 from voxlane.server.conversation import server_events
 from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.lab.dialects.choice import make_dialect
@@ -22,6 +23,7 @@ from voxlane.server.protocols.phone.twilio import Twilio
 
 KEY = 'sk-se"cret/ключ'
 URL = "ws://127.0.0.1:8000/v1/voice"
+SAID = "One two three."
 
 
 def options(**changes: object) -> DialectOptions:
@@ -92,13 +94,12 @@ class RealtimeFace:
         told = [] if response in self._begun else self.begin(response)
         offset = self._begun[response]
         self._begun[response] += len(pcm)
-        return [*told, *self.tell(server_events.Speech(response, offset, pcm.tobytes()))]
+        words = (SpokenWord(0, len(SAID), 0, len(pcm)),) if told else ()
+        return [*told, *self.tell(server_events.Speech(response, offset, pcm.tobytes(), words))]
 
     def begin(self, response: int) -> list[Message]:
         self._begun[response] = 0
-        return self.tell(
-            server_events.ReplyStarted(response, response), server_events.ReplyText(response, "One two three.")
-        )
+        return self.tell(server_events.ReplyStarted(response, response), server_events.ReplyText(response, SAID))
 
     def stop(self, response: int) -> list[Message]:
         return self.tell(server_events.SpeechStarted(response, 1.0), server_events.Interrupted(response, "One", 0))

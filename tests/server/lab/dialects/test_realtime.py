@@ -62,6 +62,14 @@ def test_the_session_is_that_of_ga() -> None:
     assert session["audio"]["input"] == {"format": {"type": "audio/pcm", "rate": 24_000}}
 
 
+def test_a_run_can_choose_the_turn_detection() -> None:
+    talk = RealtimeFace()
+    (message,) = make_dialect("realtime", options(turn_detection="semantic_vad")).open(0.0)
+    (event,) = talk.heard([message])
+    assert isinstance(event, client_events.ConfigureSession)
+    assert json.loads(message)["session"]["audio"]["input"]["turn_detection"] == {"type": "semantic_vad"}
+
+
 def test_the_microphone_reaches_the_server() -> None:
     """The server hears the person's tone: as loud, and at most 2 ms later."""
     talk = Talk()
