@@ -28,6 +28,7 @@ import { microphoneError, VoiceError } from "./errors.js";
  * @property {(epoch: number) => void} begins
  * @property {(figures: SpeakerFigures) => void} figures
  * @property {() => void} microphoneLost
+ * @property {(samples: Float32Array, rate: number) => void} played while it is recorded: all that goes to the sound card
  * @property {(silenced: boolean) => void} silenced the browser has suspended the sound, or resumed it
  */
 
@@ -62,6 +63,7 @@ export class BrowserAudio {
   /** @type {MediaStream | null} */
   #stream = null;
   #muted = false;
+  #recorded = false; // whether the loudspeaker's sound is wanted back
   #openings = 0; // counts openings and closings of the microphone: a stale opening is recognised
   /** @type {((position: { epoch: number, samples: number } | null) => void)[]} */
   #asking = [];
@@ -123,6 +125,7 @@ export class BrowserAudio {
     speaker.port.onmessage = ({ data }) => this.#hear(data);
     speaker.connect(context.destination);
     this.#speaker = speaker;
+    if (this.#recorded) this.order({ do: "record", on: true });
   }
 
   #makeContext() {
@@ -250,6 +253,12 @@ export class BrowserAudio {
     this.#capture?.port.postMessage({ muted });
   }
 
+  /** Have everything back that goes to the loudspeaker, or no longer. @param {boolean} on */
+  record(on) {
+    this.#recorded = on;
+    this.order({ do: "record", on });
+  }
+
   /** Give the loudspeaker an order. @param {Order} order @param {Transferable[]} [transfer] */
   order(order, transfer = []) {
     this.#speaker?.port.postMessage(order, transfer);
@@ -283,6 +292,7 @@ export class BrowserAudio {
     if (data.acks) this.#handlers.acks(data.acks);
     else if (data.begins) this.#handlers.begins(data.begins);
     else if (data.figures) this.#handlers.figures(data.figures);
+    else if (data.played) this.#handlers.played(data.played, this.rate);
     else if (data.position) this.#asking.shift()?.(data.position);
   }
 }

@@ -8,7 +8,10 @@ import { OnsetDetector } from "./onset.js";
 import { loudness, toPcm16 } from "./pcm.js";
 import { Resampler } from "./resample.js";
 
-/** @typedef {{ pcm: Uint8Array<ArrayBuffer>, level: number, onset: boolean }} Frame */
+/**
+ * `onset`: a voice seems to begin here; `quiet`: the frame is as quiet as the room.
+ * @typedef {{ pcm: Uint8Array<ArrayBuffer>, level: number, onset: boolean, quiet?: boolean }} Frame
+ */
 
 /** Turns the sound card's blocks into frames at the wire's rate. */
 export class Capture {
@@ -46,6 +49,7 @@ export class Capture {
   #take() {
     this.#filled = 0;
     const level = loudness(this.#frame);
-    return { pcm: toPcm16(this.#frame), level, onset: this.#onset.push(level) };
+    const onset = this.#onset.push(level);
+    return { pcm: toPcm16(this.#frame), level, onset, quiet: this.#onset.quiet };
   }
 }

@@ -59,11 +59,18 @@ const BUFFERED_BYTES = 4_000; // at least this many bytes, because packets of si
 /** Time for the server's good-bye. */
 const BYE_MS = 2000;
 
+/** Return an address that tells a balancer which server has the conversation. @param {string} url @param {string} at */
+function named(url, at) {
+  return `${url}${url.includes("?") ? "&" : "?"}at=${encodeURIComponent(at)}`;
+}
+
 /** A conversation's connection. */
 export class Connection {
   /** @type {Status} */
   status = "idle";
   token = "";
+  /** The name of the conversation's server at its balancer. */
+  at = "";
   /** The last sequence number that came; `ready` does not count, because repeated messages after it are older. */
   lastSeq = 0;
   /** Frames of sound that were dropped because the line was too slow or broken. */
@@ -112,11 +119,12 @@ export class Connection {
 
   /**
    * Connect; resume a conversation if its token is given.
-   * @param {{ token: string, lastSeq: number }} [past]
+   * @param {{ token: string, lastSeq: number, at?: string }} [past]
    */
   start(past) {
     if (this.status !== "idle" && this.status !== "closed") throw new Error("it is started already");
     this.token = past?.token ?? "";
+    this.at = past?.at ?? "";
     this.lastSeq = past?.lastSeq ?? 0;
     this.#met = this.#closing = false;
     this.#attempt = 0;
@@ -147,14 +155,19 @@ export class Connection {
     return this.status === "open" && this.#write(frame);
   }
 
-  /** Send a frame of sound; return false if it was dropped. @param {Uint8Array} data @param {number} seconds */
-  sendAudio(data, seconds) {
+  /**
+   * Send sound; return false if it was dropped.
+   * @param {Uint8Array} data
+   * @param {number} seconds
+   * @param {number} [frames]
+   */
+  sendAudio(data, seconds, frames = 1) {
     const most = Math.max(BUFFERED_BYTES, data.length / seconds);
     if (this.status === "open" && this.#socket !== null && this.#socket.bufferedAmount <= most) {
       this.sentSeconds += seconds;
       return this.#write(say.audio(data));
     }
-    if (this.#met) this.droppedFrames += 1;
+    if (this.#met) this.droppedFrames += frames;
     return false;
   }
 
@@ -183,7 +196,7 @@ export class Connection {
     /** @type {SocketLike} */
     let socket;
     try {
-      socket = this.#environment.open(this.#url, [SUBPROTOCOL]);
+      socket = this.#environment.open(this.token ? named(this.#url, this.at) : this.#url, [SUBPROTOCOL]);
     } catch (error) {
       return this.#finish({ code: "unreachable", message: String(error), closeCode: 1006 }); // not an address
     }
@@ -219,6 +232,7 @@ export class Connection {
     const how = ready.resumed ? "resumed" : this.#met ? "anew" : "first";
     if (!ready.resumed) this.lastSeq = this.sentSeconds = 0;
     this.token = ready.token;
+    this.at = ready.at;
     this.#readySeq = seq;
     this.frameBytes = ready.limits.frame_bytes;
     this.#met = true;
@@ -314,6 +328,7 @@ export class Connection {
     if (verdict === "failed") return this.#finish(describeClose(code, error));
     if (verdict === "resume" && !this.#met && !this.token) return this.#finish(describeClose(code, error));
     if (verdict === "anew") this.token = "";
+    if (handedOver && code === 1012) this.at = ""; // that server goes away
     if (wasOpen && this.#good) this.#lostAt = this.#environment.now();
     return this.#wait(code, error, handedOver && code === 1012);
   }

@@ -23,6 +23,8 @@
  * @property {(output: unknown) => void} answer call it once
  */
 
+/** @typedef {{ role: "user" | "assistant", samples: Float32Array, rate: number }} SoundPiece one side's sound */
+
 /**
  * @typedef {object} VoiceEvents
  * @property {import("./connection.js").StatusChange} status the connection's

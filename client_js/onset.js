@@ -25,6 +25,11 @@ export class OnsetDetector {
   #loud = 0;
   #quiet = PAUSE;
 
+  /** Whether the last frame was as quiet as the room. */
+  get quiet() {
+    return this.#loud === 0;
+  }
+
   /**
    * Take the next frame's loudness (root mean square); return whether a voice begins there.
    * @param {number} loudness

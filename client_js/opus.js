@@ -89,6 +89,9 @@ export class OpusMicrophone {
     return frame.close();
   }
 
+  /** Nothing waits here: each frame has a packet of its own. */
+  flush() {}
+
   /** Stop; drop what is under way. */
   close() {
     this.#over = true;

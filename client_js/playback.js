@@ -30,6 +30,7 @@ const DUCKED_S = 0.6;
  *   | { do: "lower", epoch: number, gain: number }
  *   | { do: "hold" | "release" | "interrupt", epoch: number }
  *   | { do: "restart", held: boolean }
+ *   | { do: "record", on: boolean }
  *   | { do: "reset" | "duck" | "position" }} Order
  */
 
@@ -84,7 +85,7 @@ export class Playback {
       case "duck":
         if (jitter.playing && !jitter.held) this.#duckedFor = 0;
         return undefined;
-      default: // position: the worklet answers it
+      default: // position and record: the worklet answers them
         return undefined;
     }
   }

@@ -27,6 +27,7 @@ import { decode, encode } from "./msgpack.js";
  * @property {{ resume_s: number, frame_bytes: number, [key: string]: Value }} limits
  * @property {HistoryEntry[]} history
  * @property {[epoch: number, samples: number] | null} played
+ * @property {string} at the server's name at its balancer; "" if it has none
  * @property {string[]} recorded what the server's operator keeps of the conversation: `audio`, `transcript`
  */
 
@@ -152,6 +153,7 @@ const READY = {
   limits: (value) => isMap(value) && KINDS.number(value.resume_s) && KINDS.count(value.frame_bytes),
   history: (value) => Array.isArray(value) && value.every(isHistoryEntry),
   played: (value) => value === null || (Array.isArray(value) && value.length === 2 && value.every(KINDS.count)),
+  at: KINDS.text,
   recorded: (value) => Array.isArray(value) && value.every(KINDS.text),
 };
 
@@ -181,7 +183,7 @@ export function parseMessage(bytes) {
 function parseReady(value) {
   if (value === undefined || !isMap(value)) throw new ProtocolError("ready: not a map");
   /** @type {Dictionary} */
-  const ready = { recorded: [], ...value }; // older servers record nothing
+  const ready = { recorded: [], at: "", ...value }; // older servers record nothing and have no name
   for (const [key, fits] of Object.entries(READY)) {
     if (!Object.hasOwn(ready, key) || !fits(ready[key])) throw new ProtocolError(`ready: ${key}`);
   }

@@ -3,7 +3,7 @@
 import { toolConfig } from "./tools.js";
 
 /** @typedef {{ [key: string]: any }} Config */
-/** @typedef {{ token: string, lastSeq: number }} Past */
+/** @typedef {{ token: string, lastSeq: number, at?: string }} Past */
 /** @typedef {Pick<import("./audio.js").BrowserAudio, keyof import("./audio.js").BrowserAudio>} AudioLike */
 
 /**
@@ -120,9 +120,10 @@ export class Memory {
     const stored = this.#storage?.getItem(STORED);
     if (!stored) return undefined;
     try {
-      const { url, token, lastSeq } = JSON.parse(stored);
+      const { url, token, lastSeq, at } = JSON.parse(stored);
       const fits = url === this.#url && typeof token === "string" && token !== "" && Number.isSafeInteger(lastSeq);
-      return fits ? { token, lastSeq } : undefined;
+      if (!fits) return undefined;
+      return typeof at === "string" && at !== "" ? { token, lastSeq, at } : { token, lastSeq };
     } catch (error) {
       if (!(error instanceof SyntaxError)) throw error;
       return undefined; // not written by us
@@ -130,9 +131,9 @@ export class Memory {
   }
 
   /** @param {Past} past */
-  write({ token, lastSeq }) {
+  write({ token, lastSeq, at }) {
     try {
-      this.#storage?.setItem(STORED, JSON.stringify({ url: this.#url, token, lastSeq }));
+      this.#storage?.setItem(STORED, JSON.stringify({ url: this.#url, token, lastSeq, at }));
     } catch (error) {
       if (!(error instanceof DOMException)) throw error; // it is full: the next page begins a new conversation
     }

@@ -9,6 +9,7 @@ import { Connection } from "./connection.js";
 import { browserEnvironment } from "./environment.js";
 import { fit, VoiceError } from "./errors.js";
 import { NO_FIGURES, VoiceTarget } from "./events.js";
+import { toFloats } from "./pcm.js";
 import { say } from "./protocol.js";
 import { keyOf, Memory, merge, Settings } from "./settings.js";
 import { ConversationState } from "./state.js";
@@ -20,6 +21,7 @@ import { PCM16, Wire, wishes } from "./wire.js";
 /** @typedef {import("./audio.js").MicrophoneOptions} MicrophoneOptions */
 
 const FRAME_MS = 20;
+const FRAMES_PER_S = 1000 / FRAME_MS;
 
 /** One conversation; `VoiceEvents` lists its events. */
 export class VoiceClient extends VoiceTarget {
@@ -46,6 +48,8 @@ export class VoiceClient extends VoiceTarget {
   #closings = 0; // counts closings of the microphone: earlier requests to open it are void
   #lifted = false; // the button has lifted a mute, which comes back with the end of its turn
   #level = { input: 0, output: 0 };
+  /** @type {((piece: import("./events.js").SoundPiece) => void) | null} */
+  #recorder = null;
   /** @type {{ resolve: (ready: Ready) => void, reject: (error: VoiceError) => void } | null} */
   #connecting = null;
   #poke = () => this.#connection.poke();
@@ -133,6 +137,7 @@ export class VoiceClient extends VoiceTarget {
   hush() {
     this.#closings += 1;
     this.#audio.closeMicrophone();
+    this.#wire.flush();
     this.#endTurn(); // the turn's last frame will not come
     this.#tellMicrophone();
   }
@@ -147,6 +152,16 @@ export class VoiceClient extends VoiceTarget {
     this.muted = muted;
     this.#lifted = false;
     this.#applyMute();
+  }
+
+  /**
+   * Get both sides' sound in pieces of 20 ms while the devices are open: what the microphone sends, silence while it is
+   * muted, and what the loudspeaker plays. Another call replaces the listener, null ends it.
+   * @param {((piece: import("./events.js").SoundPiece) => void) | null} listener
+   */
+  record(listener) {
+    this.#recorder = listener;
+    this.#audio.record(listener !== null);
   }
 
   // ---- what a person can do
@@ -182,6 +197,7 @@ export class VoiceClient extends VoiceTarget {
   press() {
     if (this.pressed) return;
     this.#endTurn(); // of the last press, if its last frame never came
+    this.#wire.flush(); // what was heard before is not of this turn
     this.#send(say.start());
     this.#wire.overrule();
     this.pressed = true;
@@ -285,7 +301,8 @@ export class VoiceClient extends VoiceTarget {
   }
 
   #store() {
-    if (this.#connection.token) this.#memory.write({ token: this.#connection.token, lastSeq: this.state.checkpoint });
+    const { token, at } = this.#connection;
+    if (token) this.#memory.write({ token, lastSeq: this.state.checkpoint, at });
   }
 
   // ---- messages
@@ -333,6 +350,7 @@ export class VoiceClient extends VoiceTarget {
         this.tell("figures", this.figures);
         if (!this.#audio.listening) this.tell("level", { ...this.#level });
       },
+      played: (samples, rate) => this.#recorder?.({ role: "assistant", samples, rate }),
       silenced: (silenced) => this.tell("sound", { silenced }),
       microphoneLost: () => {
         this.hush();
@@ -342,16 +360,22 @@ export class VoiceClient extends VoiceTarget {
   }
 
   /** @param {import("./capture.js").Frame} frame */
-  #hear({ pcm, level, onset }) {
-    this.#wire.hear(pcm, this.#ending);
+  #hear({ pcm, level, onset, quiet }) {
+    this.#recorder?.({ role: "user", samples: toFloats(pcm), rate: (pcm.length / 2) * FRAMES_PER_S });
+    this.#wire.hear(pcm, this.#ending, quiet === true && this.#calm);
     this.#level.input = level;
     if (onset && (this.#options.ducking ?? true)) this.#audio.order({ do: "duck" });
     this.tell("level", { ...this.#level });
   }
 
-  /** @param {Uint8Array} data @param {boolean} last whether the button was released before the frame was full */
-  #sendSound(data, last) {
-    const sent = this.#connection.sendAudio(data, FRAME_MS / 1000);
+  /** Whether there is nothing to interrupt, and no turn: then the server need not hear of quiet frames at once. */
+  get #calm() {
+    return this.state.state === "listening" && !this.pressed && !this.#ending;
+  }
+
+  /** @type {import("./wire.js").PacketHandler} */
+  #sendSound(data, last, frames = 1) {
+    const sent = this.#connection.sendAudio(data, (frames * FRAME_MS) / 1000, frames);
     if (sent) this.state.captured(this.#connection.sentSeconds, this.#now());
     if (last) this.#endTurn();
   }

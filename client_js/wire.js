@@ -53,31 +53,54 @@ function isHere(url) {
 }
 
 /**
- * Return an encoder of microphone frames; the one for PCM16 answers at once.
+ * Takes a packet to send: its bytes, whether it has the last frame before a release, and its number of frames.
+ * @typedef {(data: Uint8Array, last: boolean, frames?: number) => void} PacketHandler
+ */
+
+/**
+ * Return an encoder of microphone frames; the one for PCM16 answers at once, or with two frames more.
  * @param {Format} format
- * @param {(data: Uint8Array, last: boolean) => void} packet
+ * @param {PacketHandler} packet
  * @param {(error: unknown) => void} failed
  */
 function makeMicrophone(format, packet, failed) {
   return format.codec === "opus" ? new OpusMicrophone(packet, failed) : new PcmMicrophone(format.rate, packet);
 }
 
+/** Frames that share a message while nothing can be interrupted: a message costs a server more than its sound. */
+const GATHERED = 3;
+
 class PcmMicrophone {
   #frameBytes;
   #packet;
+  /** @type {Uint8Array[]} Frames that wait for others. */
+  #gathered = [];
 
-  /** @param {number} rate @param {(data: Uint8Array, last: boolean) => void} packet */
+  /** @param {number} rate @param {PacketHandler} packet */
   constructor(rate, packet) {
     this.#frameBytes = 2 * (rate / 50);
     this.#packet = packet;
   }
 
-  /** @param {Uint8Array<ArrayBuffer>} pcm @param {boolean} last */
-  push(pcm, last) {
-    if (pcm.length === this.#frameBytes) this.#packet(pcm, last); // other lengths are late frames of another rate
+  /** @param {Uint8Array<ArrayBuffer>} pcm @param {boolean} last @param {boolean} waits whether it may wait for others */
+  push(pcm, last, waits) {
+    if (pcm.length !== this.#frameBytes) return; // a late frame of another rate
+    this.#gathered.push(pcm);
+    if (!waits || last || this.#gathered.length === GATHERED) this.flush(last);
   }
 
-  close() {}
+  /** Send the frames that wait. @param {boolean} [last] */
+  flush(last = false) {
+    const frames = this.#gathered.splice(0);
+    if (!frames.length) return;
+    const data = frames.length === 1 ? frames[0] : new Uint8Array(frames.length * this.#frameBytes);
+    if (frames.length > 1) frames.forEach((frame, place) => data.set(frame, place * this.#frameBytes));
+    this.#packet(data, last, frames.length);
+  }
+
+  close() {
+    this.#gathered = [];
+  }
 }
 
 /** For PCM16 what `OpusReplies` is for Opus: everything at once. */
@@ -138,7 +161,7 @@ export class Wire {
 
   /**
    * @param {import("./settings.js").AudioLike} audio
-   * @param {(data: Uint8Array, last: boolean) => void} packet called with each packet to send
+   * @param {PacketHandler} packet called with each packet to send
    * @param {(error: unknown) => void} failed
    */
   constructor(audio, packet, failed) {
@@ -214,9 +237,15 @@ export class Wire {
    * Take the microphone's next frame.
    * @param {Uint8Array<ArrayBuffer>} pcm
    * @param {boolean} last whether to report when it is sent
+   * @param {boolean} [waits] whether it may wait for the next two frames; Opus has a packet for each frame
    */
-  hear(pcm, last) {
-    this.#microphone?.push(pcm, last);
+  hear(pcm, last, waits = false) {
+    this.#microphone?.push(pcm, last, waits);
+  }
+
+  /** Send the frames that wait for others. */
+  flush() {
+    this.#microphone?.flush();
   }
 
   /**

@@ -5,6 +5,7 @@
  */
 
 import { make } from "./dom.js";
+import { timeOfDay } from "./exports.js";
 
 /** @typedef {import("../state.js").Line} Line */
 
@@ -41,14 +42,17 @@ export class Captions {
     }).observe(box);
   }
 
-  /** Show these lines and no others. @param {readonly Line[]} lines */
-  show(lines) {
+  /**
+   * Show these lines and no others.
+   * @param {readonly Line[]} lines @param {(id: number) => number | undefined} timeOf when a line began, if that is known
+   */
+  show(lines, timeOf) {
     const left = new Set(this.#entries.keys());
     let changed = false;
     for (const line of lines) {
       left.delete(line.id);
       if (!this.#entries.has(line.id)) this.#entries.set(line.id, new Entry(line, this.#list));
-      changed = this.#entries.get(line.id)?.update(line) || changed;
+      changed = this.#entries.get(line.id)?.update(line, timeOf(line.id)) || changed;
     }
     for (const id of left) {
       this.#entries.get(id)?.item.remove();
@@ -79,6 +83,7 @@ class Entry {
   #heard = make("span", { className: "heard" });
   #unheard = make("span", { className: "unheard" });
   #note = make("span", { className: "note" });
+  #when = make("time", { className: "when" });
   #shown = "";
 
   /** @param {Line} line @param {HTMLElement} list */
@@ -87,17 +92,20 @@ class Entry {
     const text = make("p");
     text.append(this.#heard, this.#unheard);
     this.item.append(make("span", { className: "who", text: role === "user" ? "You" : "Assistant" }), text, this.#note);
+    this.item.append(this.#when);
     list.append(this.item);
   }
 
-  /** Show a line; return whether anything has changed. @param {Line} line */
-  update(line) {
-    const shown = `${line.status}\n${line.heard}\n${line.unheard}`;
+  /** Show a line; return whether anything has changed. @param {Line} line @param {number} [atMs] */
+  update(line, atMs) {
+    const time = atMs === undefined ? "" : timeOfDay(new Date(atMs));
+    const shown = `${line.status}\n${time}\n${line.heard}\n${line.unheard}`;
     if (shown === this.#shown) return false;
     this.#shown = shown;
     this.#heard.textContent = line.heard;
     this.#unheard.textContent = line.unheard;
     this.#note.textContent = noteOf(line);
+    this.#when.textContent = time;
     this.item.dataset.status = line.status;
     return true;
   }

@@ -1,4 +1,4 @@
-/** Around the conversation: light and dark, the side panel, the transcript as a file. */
+/** Around the conversation: light and dark, the side panel, the menu of files, saving one. */
 
 import { part } from "./dom.js";
 import { openStorage } from "./storage.js";
@@ -53,7 +53,9 @@ export function installPanel() {
     panel.hidden = !open;
     button.setAttribute("aria-expanded", String(open));
     document.body.classList.toggle("with-panel", open);
-    part("talk", HTMLElement).inert = open && narrow.matches; // no typing into a covered field
+    for (const covered of part("talk", HTMLElement).children) {
+      /** @type {HTMLElement} */ (covered).inert = open && narrow.matches; // no typing into a covered field
+    }
   };
   const uncover = () => {
     if (!narrow.matches || panel.hidden) return false;
@@ -71,19 +73,54 @@ export function installPanel() {
   return { open: () => show(true), uncover };
 }
 
-/** Return a transcript's text and its file's name. @param {string} lines @param {Date} now */
-export function transcriptFile(lines, now) {
-  const day = now.toISOString().slice(0, 16).replace("T", " ");
-  const spoken = lines.replaceAll(/^user:/gm, "You:").replaceAll(/^assistant:/gm, "Assistant:");
-  const text = `A conversation with voxlane, ${day} UTC\nIn brackets: what was not heard.\n\n${spoken}\n`;
-  return { text, name: `voxlane-${day.replace(" ", "-").replace(":", "")}.txt` };
+/** Let the button open and close the menu of files; a choice, Escape or a click elsewhere closes it. */
+export function installExports() {
+  const button = part("download", HTMLButtonElement);
+  const menu = part("exports", HTMLElement);
+  /** @param {boolean} open */
+  const show = (open) => {
+    menu.hidden = !open;
+    button.setAttribute("aria-expanded", String(open));
+  };
+  button.addEventListener("click", () => show(menu.hidden));
+  menu.addEventListener("click", () => {
+    show(false);
+    button.focus();
+  });
+  document.addEventListener("pointerdown", ({ target }) => {
+    const inside = target instanceof Node && (menu.contains(target) || button.contains(target));
+    if (!inside) show(false);
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || menu.hidden) return;
+    show(false);
+    button.focus();
+    event.stopImmediatePropagation(); // the key closes the menu instead of interrupting the assistant
+  }, { capture: true });
 }
 
-/** Offer a text as a download. @param {{ text: string, name: string }} file */
-export function saveFile({ text, name }) {
+/** Offer a file as a download. @param {import("./exports.js").SavedFile} file */
+export function saveFile({ name, type, parts }) {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
+  link.href = URL.createObjectURL(new Blob(parts, { type }));
   link.download = name;
   link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000); // the browser has read it by then
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000); // the browser has read it by then
+}
+
+/** Play two short tones: a timer is over. */
+export function chime() {
+  if (!("AudioContext" in globalThis)) return;
+  const context = new AudioContext();
+  for (const [at, pitch] of [[0, 880], [0.22, 1175]]) {
+    const [tone, gain] = [new OscillatorNode(context, { frequency: pitch }), new GainNode(context, { gain: 0 })];
+    const begin = context.currentTime + at;
+    gain.gain.setValueAtTime(0, begin);
+    gain.gain.linearRampToValueAtTime(0.15, begin + 0.02);
+    gain.gain.exponentialRampToValueAtTime(0.001, begin + 0.5);
+    tone.connect(gain).connect(context.destination);
+    tone.start(begin);
+    tone.stop(begin + 0.5);
+  }
+  setTimeout(() => void context.close(), 2000);
 }

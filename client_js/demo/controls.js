@@ -128,7 +128,8 @@ export class Controls {
       const focus = focusOf(document.activeElement);
       const { key, repeat } = event;
       const meaning = meaningOf({ key, repeat, modified, composing, focus, pushToTalk: this.#client.pushToTalk });
-      if (meaning === null || !this.#session.busy) return;
+      if (meaning === "begin" && !this.#session.busy) void this.#session.begin();
+      if (meaning === null || meaning === "begin" || !this.#session.busy) return;
       if (meaning !== "interrupt") event.preventDefault(); // Space also scrolls and presses buttons
       if (meaning === "interrupt") void this.#client.interrupt();
       if (meaning === "mute") this.#muteByKey();

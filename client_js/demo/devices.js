@@ -7,6 +7,7 @@
 import { part } from "./dom.js";
 
 /** @typedef {{ id: string, label: string }} Choice */
+/** @typedef {{ microphone: string, speaker: string, processing: boolean }} Chosen device ids, "" for the browser's */
 
 /**
  * Return the devices of a kind that can be chosen.
@@ -26,13 +27,20 @@ export class Devices {
   #speaker = part("speaker", HTMLSelectElement);
   #processing = part("processing", HTMLInputElement);
   #chosen;
+  #wished = { microphone: "", speaker: "" }; // devices of an earlier visit that were not found yet
 
   /** @param {{ microphone: () => void, speaker: () => void }} chosen called when the person chose another */
   constructor(chosen) {
     this.#chosen = chosen;
-    this.#mic.addEventListener("change", chosen.microphone);
     this.#processing.addEventListener("change", chosen.microphone);
-    this.#speaker.addEventListener("change", chosen.speaker);
+    this.#mic.addEventListener("change", () => {
+      this.#wished.microphone = "";
+      chosen.microphone();
+    });
+    this.#speaker.addEventListener("change", () => {
+      this.#wished.speaker = "";
+      chosen.speaker();
+    });
     // Firefox and Safari choose the loudspeaker by themselves.
     part("speaker-row", HTMLElement).hidden = !("AudioContext" in globalThis && "setSinkId" in AudioContext.prototype);
     navigator.mediaDevices?.addEventListener("devicechange", () => void this.refresh());
@@ -55,6 +63,23 @@ export class Devices {
     this.#processing.checked = on;
   }
 
+  /** Choose the devices of an earlier visit, as soon as the browser names them. @param {Chosen} chosen */
+  restore({ microphone, speaker, processing }) {
+    this.#processing.checked = processing;
+    this.#wished = { microphone, speaker };
+    void this.refresh();
+  }
+
+  /** The present choice. @returns {Chosen} */
+  get chosen() {
+    const { microphone, speaker } = this.#wished;
+    return {
+      microphone: this.#mic.value || microphone,
+      speaker: this.#speaker.value || speaker,
+      processing: this.#processing.checked,
+    };
+  }
+
   /** Ask the browser for its devices. */
   async refresh() {
     const devices = (await navigator.mediaDevices?.enumerateDevices()) ?? [];
@@ -62,7 +87,22 @@ export class Devices {
     const before = this.speaker;
     fill(this.#speaker, choicesOf(devices, "audiooutput"));
     if (this.speaker !== before) this.#chosen.speaker(); // it was unplugged; a microphone reports that itself
+    if (take(this.#mic, this.#wished.microphone)) {
+      this.#wished.microphone = "";
+      this.#chosen.microphone();
+    }
+    if (take(this.#speaker, this.#wished.speaker)) {
+      this.#wished.speaker = "";
+      this.#chosen.speaker();
+    }
   }
+}
+
+/** Choose a device if the list has it; return whether it does. @param {HTMLSelectElement} select @param {string} id */
+function take(select, id) {
+  const has = id !== "" && Array.from(select.options).some(({ value }) => value === id);
+  if (has) select.value = id;
+  return has;
 }
 
 /** @param {HTMLSelectElement} select @param {Choice[]} choices */

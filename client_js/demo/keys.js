@@ -12,13 +12,14 @@
  * @property {boolean} pushToTalk
  */
 
-/** @typedef {"interrupt" | "mute" | "talk" | "swallow"} Meaning `swallow`: it belongs to us, and does nothing more */
+/** @typedef {"begin" | "interrupt" | "mute" | "talk" | "swallow"} Meaning `swallow`: it belongs to us, and does nothing more */
 
 /** Return a key's meaning, null if it has none here. @param {Pressed} pressed @returns {Meaning | null} */
 export function meaningOf({ key, repeat, modified, composing, focus, pushToTalk }) {
   if (modified || composing) return null;
   if (key === "Escape") return repeat ? null : "interrupt";
   if (focus === "writing") return null;
+  if (key === "Enter") return focus === "free" && !repeat ? "begin" : null;
   if (key === " " && pushToTalk && focus === "free") return repeat ? "swallow" : "talk";
   return key.toLowerCase() === "m" && !repeat ? "mute" : null;
 }
@@ -39,5 +40,5 @@ export function focusOf(focused) {
   const { tagName, type = "text", isContentEditable = false } = focused;
   if (tagName === "INPUT") return WORDLESS.has(type) ? "control" : "writing";
   if (tagName === "TEXTAREA" || tagName === "SELECT" || isContentEditable) return "writing";
-  return tagName === "BUTTON" || tagName === "SUMMARY" ? "control" : "free";
+  return tagName === "BUTTON" || tagName === "SUMMARY" || tagName === "A" ? "control" : "free";
 }

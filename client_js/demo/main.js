@@ -1,25 +1,31 @@
 /** The page: a VoiceClient, a Session that drives it, and views that show it. Only wiring. */
 
 import { browserEnvironment } from "../environment.js";
-import { Memory } from "../settings.js";
+import { Memory, merge } from "../settings.js";
 import { VoiceClient } from "../voice-client.js";
 import { installAnnouncements } from "./announcer.js";
 import { Banner } from "./banner.js";
 import { Captions } from "./captions.js";
-import { hasKeys, installPanel, installTheme, saveFile, transcriptFile } from "./chrome.js";
+import { chime, hasKeys, installExports, installPanel, installTheme, saveFile } from "./chrome.js";
 import { Controls } from "./controls.js";
 import { Devices } from "./devices.js";
 import { part } from "./dom.js";
+import { asJson, asSrt, asText, baseName } from "./exports.js";
 import { Figures } from "./figures.js";
 import { LatencyBars } from "./latency.js";
 import { EventLog } from "./log.js";
 import { Meter } from "./meters.js";
+import { askModels, modelsReady, ModelsView } from "./models.js";
 import { canInterrupt, INTERRUPTED_MS, linkOf, moodOf, recordedWords, wordsOf } from "./mood.js";
-import { Notices } from "./notices.js";
+import { explain, Notices } from "./notices.js";
 import { Orb } from "./orb.js";
+import { Preferences } from "./preferences.js";
+import { Recording } from "./recording.js";
 import { probe, Session } from "./session.js";
 import { offersOf, SettingsForm } from "./settings.js";
 import { openStorage, StanceMemory } from "./storage.js";
+import { Timeline } from "./timeline.js";
+import { demoTools } from "./tools.js";
 
 const KEY = "voxlane.key";
 
@@ -35,6 +41,7 @@ const codec = CODECS.find((choice) => choice === asked.get("codec"));
 
 const storage = openStorage(() => sessionStorage);
 const stance = new StanceMemory(storage);
+const preferences = new Preferences(openStorage(() => localStorage));
 const client = new VoiceClient({ url, storage, key: () => key.value, codec });
 Object.assign(globalThis, { voxlane: { client } });
 
@@ -45,12 +52,15 @@ let interruptedAt = -Infinity;
 let shown = ""; // the mood that is shown
 let listened = false; // whether the microphone was open at its last event
 let due = false; // whether a redraw is scheduled
+let recording = new Recording();
+const timeline = new Timeline();
 
 // ---- views
 
 const captions = new Captions(part("captions", HTMLElement), part("lines", HTMLElement));
 const bars = new LatencyBars(part("latency", HTMLElement));
 const figures = new Figures();
+const models = new ModelsView();
 const log = new EventLog(part("log", HTMLElement));
 const meters = { input: new Meter(part("meter-in", HTMLElement)), output: new Meter(part("meter-out", HTMLElement)) };
 const orb = new Orb(part("orb", HTMLCanvasElement), drawLevels);
@@ -65,19 +75,40 @@ const notices = new Notices((notice) => {
 // ---- the conversation
 
 const devices = new Devices({
-  microphone: () => void (client.listening && session.openMicrophone()),
-  speaker: () => void session.useSpeaker(devices.speaker),
+  microphone: () => {
+    preferences.write(devices.chosen);
+    if (client.listening) void session.openMicrophone();
+  },
+  speaker: () => {
+    preferences.write(devices.chosen);
+    void session.useSpeaker(devices.speaker);
+  },
 });
 const session = new Session(client, notices, {
   microphone: () => devices.microphone,
   speaker: () => devices.speaker,
   probe: () => probe(() => fetch("/healthz", { cache: "no-store" })),
+  keyed: () => key.value !== "",
   changed: showMood,
   divide: (words) => captions.divide(words),
   setTimer: environment.setTimer,
 });
-const settings = new SettingsForm((changes) => session.attempt(() => client.configure(changes)));
+const settings = new SettingsForm((changes) => {
+  const applied = session.attempt(() => client.configure(changes));
+  if (applied) preferences.write({ config: merge(preferences.read().config, changes) });
+  return applied;
+});
 const controls = new Controls(client, session, (words) => announcer.say(words));
+
+const pageTools = demoTools({
+  now: () => new Date(),
+  random: Math.random,
+  setTimer: environment.setTimer,
+  rang: (label) => {
+    notices.tell("page", { ...explain("timer_rang"), text: `The timer of ${label} is over.` });
+    chime();
+  },
+});
 
 /** Carry out the action of a notice's button. @param {import("./notices.js").Action} action */
 function act(action) {
@@ -112,7 +143,10 @@ client.on("message", (message) => {
   interruptedAt = now();
   setTimeout(showMood, INTERRUPTED_MS + 20);
 });
-client.on("ready", ({ ready }) => {
+client.on("ready", ({ ready, how }) => {
+  if (how !== "resumed") recording = new Recording(); // another conversation
+  timeline.skip(client.state.lines);
+  models.show(modelsReady(ready.capabilities));
   settings.offer(offersOf(ready.capabilities));
   settings.show(ready.config);
   announcer.skip(client.state.lines);
@@ -121,6 +155,7 @@ client.on("ready", ({ ready }) => {
 client.on("status", ({ status, attempt }) => log.add(`connection ${status}${attempt ? `, attempt ${attempt}` : ""}`));
 client.on("fault", ({ code, message }) => log.add(`${code}: ${message}`, "fault"));
 client.on("over", ({ code, closeCode }) => {
+  if (closeCode === 4400) preferences.write({ config: {} }); // the server refuses them: the next page must not ask again
   log.add(`over: ${code} (${closeCode})`);
   showRecorded([]);
 });
@@ -129,7 +164,8 @@ client.on("over", ({ code, closeCode }) => {
 
 function draw() {
   due = false;
-  captions.show(client.state.lines);
+  timeline.observe(client.state.lines, Date.now());
+  captions.show(client.state.lines, (id) => timeline.of(id)?.startMs);
   announcer.lines(client.state.lines, { audible: session.sounds && !client.silenced });
   bars.show(client.state.turns);
   main.classList.toggle("empty", !client.state.lines.length);
@@ -179,8 +215,8 @@ function showMood() {
 // ---- the rest of the page
 
 installTheme(() => orb.restyle(shown || "idle"));
-key.value = storage.getItem(KEY) ?? "";
-key.addEventListener("input", () => storage.setItem(KEY, key.value));
+installExports();
+installPreferences();
 key.addEventListener("keydown", (event) => {
   if (event.key !== "Enter") return;
   event.preventDefault(); // the click is not meant for the assistant's settings
@@ -189,8 +225,16 @@ key.addEventListener("keydown", (event) => {
 });
 part("events", HTMLDetailsElement).addEventListener("toggle", () => log.scroll());
 part("log-clear", HTMLButtonElement).addEventListener("click", () => log.clear());
+for (const [id, make] of Object.entries({ "save-text": asText, "save-json": asJson, "save-srt": asSrt })) {
+  part(id, HTMLButtonElement).addEventListener("click", () => saveFile(make(talk())));
+}
+part("save-wav", HTMLButtonElement).addEventListener("click", () => {
+  saveFile({ name: `${baseName(new Date())}.wav`, type: "audio/wav", parts: recording.wav() });
+});
 part("download", HTMLButtonElement).addEventListener("click", () => {
-  saveFile(transcriptFile(client.state.transcript(), new Date()));
+  part("save-wav", HTMLButtonElement).disabled = recording.empty;
+  const hint = recording.empty ? "WAV: turn it on in the settings" : "WAV: you left, the assistant right";
+  part("wav-hint", HTMLElement).textContent = hint;
 });
 // Browsers count a touch when the finger is lifted. After a telephone call the sound may be suspended.
 for (const name of ["pointerdown", "pointerup", "keydown", "visibilitychange"]) {
@@ -198,6 +242,62 @@ for (const name of ["pointerdown", "pointerup", "keydown", "visibilitychange"]) 
     if (client.silenced && session.busy && !document.hidden) void session.openSound();
   });
 }
+/** Return the conversation as a file needs it. @returns {import("./exports.js").Talk} */
+function talk() {
+  const lines = client.state.lines.map((line) => ({ ...line, span: timeline.of(line.id) }));
+  const first = lines.find(({ span }) => span !== null)?.span?.startMs;
+  return { lines, zeroMs: recording.zeroMs ?? first ?? 0, models: models.models, now: new Date() };
+}
+
+/** Bring the settings of an earlier visit back, and keep the changes. */
+function installPreferences() {
+  const kept = preferences.read();
+  const [keepKey, tools, record] = ["keep-key", "tools", "record"].map((id) => part(id, HTMLInputElement));
+  const useTools = () => session.attempt(() => client.setTools(tools.checked ? pageTools : {}));
+  const useRecorder = () => client.record(record.checked ? (piece) => recording.push(piece, Date.now()) : null);
+  const keepTheKey = () => {
+    storage.setItem(KEY, key.value);
+    preferences.write({ key: keepKey.checked ? key.value : "" });
+  };
+  key.value = storage.getItem(KEY) || kept.key;
+  keepKey.checked = kept.key !== "";
+  tools.checked = kept.tools;
+  record.checked = kept.recording;
+  devices.restore(kept);
+  settings.restore(kept.config);
+  if (Object.keys(kept.config).length) session.attempt(() => client.configure(kept.config));
+  if (tools.checked) useTools();
+  if (record.checked) useRecorder();
+  for (const field of [key, keepKey]) field.addEventListener("input", keepTheKey);
+  tools.addEventListener("change", () => {
+    preferences.write({ tools: tools.checked });
+    useTools();
+  });
+  record.addEventListener("change", () => {
+    preferences.write({ recording: record.checked });
+    useRecorder();
+  });
+  part("forget", HTMLButtonElement).addEventListener("click", () => {
+    preferences.forget();
+    storage.removeItem(KEY);
+    key.value = "";
+    keepKey.checked = false;
+    part("forgotten", HTMLElement).textContent = "Forgotten: they are gone when you reload the page";
+  });
+}
+
+/** Show the server's models and voices before there is a conversation, if it tells. */
+async function showModels() {
+  const headers = key.value ? { authorization: `Bearer ${key.value}` } : undefined;
+  const listed = await askModels(() => fetch("/v1/models", { cache: "no-store", headers }));
+  if (listed === null || client.ready !== null) return;
+  const { voices, languages, instructed } = listed;
+  models.show(listed.models);
+  settings.offer({ voices, languages, instructed, paced: false }); // `ready` will say whether the speed can be chosen
+}
+
+void showModels();
+if (!globalThis.isSecureContext) notices.tell("sound", explain("insecure_origin"));
 if (asked.get("processing") === "off") devices.process(false);
 if (new Memory(storage, String(url)).read()) {
   const { listening, muted } = stance.read();

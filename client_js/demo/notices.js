@@ -12,7 +12,7 @@
  */
 
 /** Places of notices, and their tones: the most important first. */
-const PLACES = /** @type {const} */ (["connection", "sound", "server", "microphone"]);
+const PLACES = /** @type {const} */ (["connection", "sound", "server", "microphone", "page"]);
 const TONES = /** @type {const} */ (["error", "warning", "calm"]);
 
 /** @typedef {typeof PLACES[number]} Place */
@@ -21,8 +21,8 @@ const TONES = /** @type {const} */ (["error", "warning", "calm"]);
 const TEXTS = {
   // the browser
   insecure_origin: [
-    "Browsers allow voice only on https pages or on this machine: open the page as https://… or http://localhost. " +
-      "Typing works here.",
+    "Browsers give the microphone only to https pages and to localhost. Start the server with --tls-cert and --tls-key " +
+      "and open https://…, or run ssh -L 8000:localhost:8000 SERVER and open http://localhost:8000. Typing works here.",
     "error",
   ],
   no_worklet: [
@@ -54,6 +54,9 @@ const TEXTS = {
   // the server
   invalid_api_key: [
     "This server asks for a key: enter it in the settings, then start again.", "error", "key", "Enter the key",
+  ],
+  wrong_key: [
+    "The server does not know this key: check it in the settings, then start again.", "error", "key", "Change the key",
   ],
   not_allowed: ["This server does not allow what the page asked for.", "error", "retry", "Try again"],
   unreachable: [
@@ -101,6 +104,7 @@ const TEXTS = {
   codec_failed: ["This browser failed to compress its sound: a new conversation was begun without that.", "warning"],
   too_long: ["That is longer than the server takes: make it shorter.", "warning"],
   not_connected: ["There is no connection yet: press start first.", "warning"],
+  timer_rang: ["The timer is over.", "calm"],
   tool_failed: ["A tool of this page failed: the conversation goes on.", "warning"],
 };
 

@@ -15,6 +15,7 @@ import { explain, waiting } from "./notices.js";
  * @property {() => import("../audio.js").MicrophoneOptions} microphone the options for opening it
  * @property {() => string} speaker the loudspeaker that was chosen, "" if none was
  * @property {() => Promise<string>} probe why the server cannot be reached, as a code
+ * @property {() => boolean} keyed whether the person has entered a key
  * @property {() => void} changed called when something that is shown may have changed
  * @property {(words: string) => void} divide called when another conversation begins under the old one's captions
  * @property {import("../environment.js").Environment["setTimer"]} setTimer
@@ -260,13 +261,18 @@ export class Session {
     this.#around.changed();
   }
 
+  /** Return the code of an ending's notice. @param {string} code */
+  #causeOf(code) {
+    return code === "invalid_api_key" && this.#around.keyed() ? "wrong_key" : code;
+  }
+
   /** @param {string} code @param {string} message */
   async #over(code, message) {
     this.#stop();
     void this.#client.close(); // the microphone closes with the conversation
     for (const place of /** @type {const} */ (["sound", "server", "microphone"])) this.#notices.clear(place);
     if (code === "closed" || code === "done") this.#notices.clear("connection");
-    else this.#notices.tell("connection", explain(code, message));
+    else this.#notices.tell("connection", explain(this.#causeOf(code), message));
     this.#around.changed();
     if (code !== "unreachable") return;
     const beginnings = this.#beginnings;

@@ -1,7 +1,7 @@
 /**
  * The assistant's settings: from the server's configuration to the form, and from the form to changes.
  *
- * `offersOf`, `valuesOf`, `changesOf` and `voiceName` are pure; `SettingsForm` is the form in the page. Settings that a
+ * `offersOf`, `valuesOf`, `valuesGiven`, `changesOf` and `voiceName` are pure; `SettingsForm` is the form in the page. Settings that a
  * server's voices lack are not offered: asking for them would end the conversation.
  */
 
@@ -59,6 +59,13 @@ export function valuesOf(config) {
     speed: Number(config.speed ?? 1),
     eagerness: String(config.turns?.eagerness ?? "auto"),
   };
+}
+
+/** Return the form's values for the keys that a configuration has. @param {{ [key: string]: any }} config */
+export function valuesGiven(config) {
+  const usual = valuesOf({});
+  const given = Object.entries(valuesOf(config)).filter(([name, value]) => value !== usual[/** @type {keyof Values} */ (name)]);
+  return /** @type {Partial<Values>} */ (Object.fromEntries(given));
 }
 
 /**
@@ -134,6 +141,21 @@ export class SettingsForm {
     this.#showSpeed();
     if (this.#waits) this.#say("Applied");
     this.#waits = false;
+  }
+
+  /** Show settings that the next conversation will begin with. @param {{ [key: string]: any }} config */
+  restore(config) {
+    const values = { ...this.values, ...valuesGiven(config) };
+    for (const [list, value] of /** @type {const} */ ([[this.#voice, values.voice], [this.#language, values.language]])) {
+      if (!offered(list, value)) list.append(new Option(capital(value), value)); // the server will offer its own
+      list.value = value;
+    }
+    this.#prompt.value = values.prompt;
+    this.#manner.value = values.manner;
+    this.#speed.value = String(values.speed);
+    this.#eagerness.value = values.eagerness;
+    this.#before = this.values;
+    this.#showSpeed();
   }
 
   /** Offer the settings of the server's voices. @param {Offers} offers */

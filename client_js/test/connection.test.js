@@ -413,3 +413,23 @@ test("a hello that fails after its line is lost is no matter", async () => {
   await settle();
   assert.deepEqual(told.over, []);
 });
+
+test("a client that resumes names its server to the balancer; one that has handed over is not named again", async () => {
+  const { world, connection } = begin();
+  assert.equal(world.socket.url, "ws://here/v1/voice");
+  await world.greet(1, { at: "cell 7" });
+  world.socket.drop(1006);
+  await world.clock.pass(100);
+  assert.equal(world.socket.url, "ws://here/v1/voice?at=cell%207");
+  await world.greet(2, { at: "b", resumed: true });
+  assert.equal(connection.at, "b");
+  world.socket.tell("go_away", 3, 0, "draining");
+  world.socket.drop(1012);
+  await world.clock.pass(0);
+  assert.equal(world.socket.url, "ws://here/v1/voice?at=");
+});
+
+test("a stored conversation is looked for at its server", () => {
+  const { world } = begin({ past: { token: "stored", lastSeq: 0, at: "a" } });
+  assert.equal(world.socket.url, "ws://here/v1/voice?at=a");
+});

@@ -125,6 +125,20 @@ test("a wrong key is said, nothing stays open, and the right one works", async (
   assert.equal(all.code(), "");
 });
 
+test("a key that the server does not know is called wrong", async () => {
+  const all = page({ keyed: true });
+  const beginning = all.session.begin();
+  await settle();
+  all.world.socket.open();
+  await settle();
+  all.world.socket.tell("error", 0, "invalid_api_key", "A valid API key is needed.", false, 0);
+  all.world.socket.drop(4401);
+  assert.equal(await beginning, false);
+  assert.equal(all.code(), "wrong_key");
+  assert.match(all.notices.current.text, /does not know this key/);
+  assert.equal(all.notices.current.action, "key");
+});
+
 test("a server that lets nobody in is asked why, and the button tries again", async () => {
   for (const reason of ["unreachable", "turned_away", "draining", "engine_not_ready"]) {
     const all = page({ reason });

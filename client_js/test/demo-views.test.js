@@ -2,7 +2,6 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { noteOf } from "../demo/captions.js";
-import { transcriptFile } from "../demo/chrome.js";
 import { choicesOf } from "../demo/devices.js";
 import { textsOf } from "../demo/figures.js";
 import { focusOf, meaningOf } from "../demo/keys.js";
@@ -147,6 +146,9 @@ test("keys mean something where no text is written", () => {
   assert.equal(meaningOf({ ...pressed, key: "Escape", focus: "writing", composing: true }), null);
   assert.equal(meaningOf({ ...pressed, key: "Escape", repeat: true }), null);
   assert.equal(meaningOf({ ...pressed, key: "x" }), null);
+  assert.equal(meaningOf({ ...pressed, key: "Enter" }), "begin");
+  assert.equal(meaningOf({ ...pressed, key: "Enter", repeat: true }), null);
+  for (const focus of ["writing", "control"]) assert.equal(meaningOf({ ...pressed, key: "Enter", focus }), null);
 });
 
 test("the focus says whose a key is", () => {
@@ -155,6 +157,7 @@ test("the focus says whose a key is", () => {
   assert.equal(focusOf({ tagName: "BUTTON", type: "button", id: "mute" }), "control");
   assert.equal(focusOf({ tagName: "BUTTON", type: "button", id: "hold" }), "free");
   assert.equal(focusOf({ tagName: "SUMMARY" }), "control");
+  assert.equal(focusOf({ tagName: "A" }), "control");
   assert.equal(focusOf({ tagName: "INPUT", type: "checkbox" }), "control");
   assert.equal(focusOf({ tagName: "INPUT", type: "range" }), "writing");
   assert.equal(focusOf({ tagName: "TEXTAREA" }), "writing");
@@ -208,13 +211,6 @@ test("figures as people read them", () => {
     rtt: "3.2 ms", buffer: "812 ms", target: "0 ms", underruns: "2 · 60 ms", dropped: "12.3 s",
     codec: "pcm16 16 kHz → opus 24 kHz",
   });
-});
-
-test("a transcript is a file that says when and who", () => {
-  const file = transcriptFile("user: Hello\nassistant: Hi [there]", new Date(Date.UTC(2026, 4, 6, 7, 8)));
-  assert.equal(file.name, "voxlane-2026-05-06-0708.txt");
-  assert.match(file.text, /2026-05-06 07:08 UTC/);
-  assert.ok(file.text.endsWith("You: Hello\nAssistant: Hi [there]\n"));
 });
 
 test("the header says what is recorded", () => {

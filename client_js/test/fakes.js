@@ -156,6 +156,10 @@ export class FakeAudio {
     this.muted.push(muted);
   }
 
+  record(on) {
+    this.recorded = on;
+  }
+
   order(order) {
     this.orders.push(order);
   }

@@ -28,7 +28,7 @@ class Room extends FakeAudio {
   }
 }
 
-export function page({ reason = "unreachable", storage } = {}) {
+export function page({ reason = "unreachable", storage, keyed = false } = {}) {
   const world = new FakeWorld();
   let audio;
   const makeAudio = (handlers) => (audio = new Room(handlers));
@@ -41,6 +41,7 @@ export function page({ reason = "unreachable", storage } = {}) {
     microphone: () => ({ deviceId: "chosen", echoCancellation: false }),
     speaker: () => "",
     probe: async () => reason,
+    keyed: () => keyed,
     changed: () => undefined,
     divide: (words) => dividers.push(words),
     setTimer: environment.setTimer,

@@ -54,6 +54,24 @@ test("the microphone's frames go out, muted or not", async () => {
   assert.deepEqual(of("level").at(-1), { input: 0.1, output: 0 });
 });
 
+test("a recorder gets both sides' sound, until it is taken away", async () => {
+  const { audio, client } = await begin();
+  await client.talk();
+  const pieces = [];
+  client.record((piece) => pieces.push(piece));
+  assert.equal(audio.recorded, true);
+  audio.handlers.frame(silence());
+  audio.handlers.played(new Float32Array(960), 48000);
+  assert.deepEqual(
+    pieces.map(({ role, samples, rate }) => [role, samples.length, rate]),
+    [["user", 320, 16000], ["assistant", 960, 48000]],
+  );
+  client.record(null);
+  assert.equal(audio.recorded, false);
+  audio.handlers.frame(silence());
+  assert.equal(pieces.length, 2);
+});
+
 test("a reply's sound goes to the loudspeaker, and what it plays is acked in the wire's samples", async () => {
   const { world, audio, client } = await begin();
   await client.listen();

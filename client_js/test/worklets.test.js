@@ -302,3 +302,28 @@ test("a break and another conversation", () => {
   say({ do: "push", epoch: 1, offset: 0, samples: samples.slice() });
   assert.deepEqual(render(20).subarray(1000), samples.subarray(1000, 2560));
 });
+
+test("what goes to the sound card comes back while it is recorded, in pieces of 20 ms", () => {
+  const { node, say, take } = make("voxlane-playback");
+  const played = [];
+  const render = (blocks) => {
+    for (let n = 0; n < blocks; n++) {
+      const block = new Float32Array(QUANTUM);
+      node.process([], [[block]]);
+      played.push(block.slice());
+    }
+    return take().filter((data) => data.played).map((data) => data.played);
+  };
+  assert.deepEqual(render(20), []);
+  say({ do: "push", epoch: 1, offset: 0, samples: noise(RATE) });
+  say({ do: "finish", epoch: 1, offset: RATE, samples: new Float32Array(0), end: RATE });
+  say({ do: "record", on: true });
+  played.length = 0;
+  const pieces = render(150);
+  assert.equal(pieces.length, 20);
+  assert.ok(pieces.every(({ length }) => length === 960));
+  assert.deepEqual(concatenate(pieces), concatenate(played).subarray(0, 20 * 960));
+  assert.ok(concatenate(pieces).some(Boolean));
+  say({ do: "record", on: false });
+  assert.deepEqual(render(20), []);
+});

@@ -1,4 +1,4 @@
-"""Take the page's portraits: every state, wide and narrow, light and dark, with the real server and real sound.
+"""Take pictures of every state of the page, in three sizes, light and dark, with the real server and real sound.
 
     python tests/browser/screenshots.py [FOLDER]           # build/portraits, unless one is named
 
@@ -20,7 +20,11 @@ from chromium import Visitor, browser, script
 from playwright.sync_api import Playwright, sync_playwright
 from voice_server import VoiceServer
 
-SIZES = {"desktop": {"width": 1280, "height": 860}, "phone": {"width": 390, "height": 844}}
+SIZES = {
+    "desktop": {"width": 1280, "height": 860},
+    "phone": {"width": 390, "height": 844},
+    "landscape": {"width": 844, "height": 390},
+}
 MOST_BYTES = 150_000
 SETTLING_MS = 350
 """For transitions of colours and sizes to end."""
@@ -138,6 +142,7 @@ def main(folder: Path) -> None:
         for moment, frozen, sound in (("held", "held", murmur), ("interrupted", "hearing", cut_in)):
             with visit(playwright, script(heard, (6.0, sound)), server.url) as visitor:
                 portraits = Portraits(visitor, folder)
+                visitor.configure(barge_in={"hold": "pause"})  # otherwise a murmur only lowers the reply
                 visitor.start()
                 visitor.type("Tell me a long story about a dragon.")
                 portraits.freeze_at(frozen)
