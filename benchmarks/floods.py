@@ -3,8 +3,9 @@
 The server is the real one; its engine computes nothing (support/crowd/). Twenty people stream recorded speech as
 microphones do. Beside them, one after the other: empty continuation frames, pongs, pings whose pongs are not read,
 small messages, bodies in chunks of one byte, trickled bodies, and conversations that are opened and dropped
-(support/crowd/flood.py), in a third process and as fast as the server takes them. "own max" counts, of each lag, only
-the time in which the server itself worked: on a machine with two cores the flood and the clients take from it.
+(support/crowd/flood.py), in a third process, from another address, and as fast as the server takes them. "own max"
+counts, of each lag, only the time in which the server itself worked: on a machine with two cores the flood and the
+clients take from it.
 
 Time: --seconds for each of eight rows, 10 by default, and some ten more.
 """
@@ -24,6 +25,7 @@ from support.crowd.process import Report, Server
 from support.speech import recording
 
 from voxlane.codecs.pcm import encode_pcm16
+from voxlane.server import limits
 
 LIVE = 20
 FRAME_BYTES = 640  # 20 ms at 16 kHz
@@ -81,7 +83,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="of each flood (%(default)g)")
     parser.add_argument("--only", choices=FLOODS, help="one flood")
     options = parser.parse_args()
-    server = Server()
+    server = Server("support.crowd.engine", "--per-address", str(limits.VOICE_SESSIONS_PER_ADDRESS))
     try:
         rows = uvloop.run(measure(server, [options.only] if options.only else list(FLOODS), options.seconds))
     finally:

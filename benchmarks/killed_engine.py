@@ -221,11 +221,13 @@ def report(events: list[Event], closed: int | None, told: list[tuple[str, str]])
     heard = [event["heard"] for event in events if event.name == "interrupted"]
     heard += [event["text"] for event in events if event.name == "reply_done"]
     wrong = [line for line in told if line[0] == "assistant" and line[1] not in heard]
-    kept = [line for line in told if line[0] == "user"] == said
+    kept = [line for line in told if line[0] == "user"]  # of a long conversation, the last turns
+    right = bool(kept) and kept == said[len(said) - len(kept) :]
     print(
         f"  turns begun {len(begun)}, ended {len(ended)}, ended twice {len(ended) - len(set(ended))}, "
         f"gaps in the sequence {gaps}, socket {'open' if closed is None else closed}, "
-        f"what was said is {'all' if kept else 'NOT'} in the history, {len(wrong)} of its lines were not heard so"
+        f"the history has the last {len(kept)} turns {'as they were said' if right else 'WRONG'}, "
+        f"{len(wrong)} of its answers were not heard so"
     )
 
 

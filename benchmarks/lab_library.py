@@ -79,12 +79,15 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="scenarios at once (%(default)s)")
     parser.add_argument("--at-once", type=int, default=1, help="calls of a scenario at once (%(default)s)")
     parser.add_argument("--serve", default="", help="options of `voxlane serve`, such as --serve=--adapter= (none)")
+    parser.add_argument("--turn-detection", default="", help="over Realtime, such as semantic_vad (server_vad)")
     arguments = parser.parse_args()
     names = [one.name for one in load(arguments.scenarios)]
     options = ["--repeat", str(arguments.repeat), "--at-once", str(arguments.at_once)]
     for dialect in arguments.dialects:
         with server(*shlex.split(arguments.serve)) as url, ThreadPoolExecutor(arguments.processes) as pool:
-            one = partial(held, url=address(url, dialect), out=OUT / dialect, options=options)
+            detection = arguments.turn_detection if dialect == "realtime" else ""
+            chosen = [*options, *(["--turn-detection", detection] if detection else [])]
+            one = partial(held, url=address(url, dialect), out=OUT / (detection or dialect), options=chosen)
             runs = [run for run in pool.map(one, names) if run is not None]
         report(dialect, runs)
 

@@ -36,6 +36,7 @@ ALL = (
     "voice_to_voice",
     "barge_in",
     "many_sessions",
+    "microphone",
     "partner",
     "ears",
     "phone",
@@ -53,6 +54,7 @@ GPU = {
     "gpu_speak": ("",),
     "gpu_memory": ("",),
     "gpu_server": ("",),
+    "gpu_conversations": ("--people 128,256,512 --talkers 6",),
 }
 """The options of each run of a script."""
 

@@ -12,6 +12,7 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -43,6 +44,8 @@ def server(*arguments: str) -> Iterator[str]:
 def server_process(*arguments: str, log: IO[str] | int = subprocess.DEVNULL) -> Iterator[tuple[str, int]]:
     """Run `voxlane serve` and yield its address and process id."""
     command = [sys.executable, "-m", "voxlane.server.cli", "serve", "--port", "0", *arguments]
+    if "--config" not in arguments:  # what happens beyond the measured room is measured, too
+        command += ["--config", str(Path(__file__).with_name("no_room.toml"))]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None
     try:

@@ -7,30 +7,25 @@ processor. support/crowd/server.py starts it as the engine's child process.
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 
 from support.command_line import command_line
 
 from voxlane.engine.api import (
-    FRAGMENT_BYTES,
     Append,
-    Assembler,
     Configure,
     EndInput,
     Finished,
     FromEngine,
-    Ping,
-    Pong,
     Probability,
     Ready,
     RequestStats,
     Samples,
-    Shutdown,
     Submit,
     Text,
     Words,
-    encode,
-    fragments,
 )
+from voxlane.engine.links import Gone, Links
 
 RATE = 24_000
 STATS = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
@@ -65,8 +60,6 @@ class Engine:
                 submit = self._tasks.pop(name)
                 words: list[FromEngine] = [Words(name, 0, WORDS, "", 0.0)] if submit.task == "asr" else []
                 return [*words, Finished(name, submit.epoch, "eos", STATS)]
-            case Ping():
-                return [Pong()]
             case _:
                 return []
 
@@ -81,18 +74,15 @@ class Engine:
 
 
 def main(engine: Engine) -> None:
-    """Answer until the server closes the socket or sends Shutdown."""
+    """Answer until the server has gone."""
     parser = command_line(__doc__)
     parser.add_argument("fd", type=int, metavar="FD", help="the socket to the server")
-    assembler = Assembler()
-    with socket.socket(fileno=parser.parse_args().fd) as link:
-        while packet := link.recv(FRAGMENT_BYTES):
-            message = assembler.feed(packet)
-            if isinstance(message, Shutdown):
-                return
-            for answer in engine.take(message):
-                for piece in fragments(encode(answer)):
-                    link.send(piece)
+    parser.add_argument("rest", type=int, nargs="*", help="the page of progress and the control socket: not used")
+    with socket.socket(fileno=parser.parse_args().fd) as sock, suppress(Gone):
+        links = Links(sock)
+        while True:
+            for message in links.receive(wait=True):
+                links.send(engine.take(message))
 
 
 if __name__ == "__main__":

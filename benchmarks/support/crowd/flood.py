@@ -19,6 +19,8 @@ from support.command_line import command_line
 from support.crowd.clients import BINARY, PONG, framed
 
 CONTINUATION, TEXT, PING = 0, 1, 9
+FROM = "127.0.0.2"
+"""The attackers' address: limits per address are theirs, not those of the people who talk."""
 AT_ONCE = 4
 TRICKLES = 60
 BLOCK = 1 << 18
@@ -41,6 +43,7 @@ class Attacker:
         while True:
             with socket.socket() as self._socket:
                 self._socket.setblocking(False)
+                self._socket.bind((FROM, 0))
                 try:
                     await asyncio.get_running_loop().sock_connect(self._socket, self._address)
                     self._sent["connections"] += 1

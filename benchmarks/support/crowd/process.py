@@ -15,8 +15,8 @@ Report = dict[str, float]
 class Server:
     """The server's process."""
 
-    def __init__(self, engine: str = "support.crowd.engine") -> None:
-        command = [sys.executable, "-m", "support.crowd.server", "--engine", engine]
+    def __init__(self, engine: str = "support.crowd.engine", *options: str) -> None:
+        command = [sys.executable, "-m", "support.crowd.server", "--engine", engine, *options]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=module_environment()
         )

@@ -16,9 +16,10 @@ from pathlib import Path
 import uvloop
 from support.command_line import command_line
 from support.figures import percentile, processor_s
+from threadpoolctl import threadpool_limits
 
 from voxlane.server.commands.serve import HttpServer, listen
-from voxlane.server.config import Config, VoiceConfig
+from voxlane.server.config import Config, RoomConfig, VoiceConfig
 from voxlane.server.engine_client.engine_process import EngineProcess
 from voxlane.server.metrics import Metrics
 from voxlane.server.service import make_service
@@ -31,7 +32,7 @@ def memory_kib() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4
 
 
-async def serve(engine: str) -> None:
+async def serve(engine: str, per_address: int) -> None:
     """Serve with a module as the engine until the end of input."""
     lags: list[float] = []
     works: list[float] = []  # of each lag, the time in which this process worked
@@ -43,7 +44,9 @@ async def serve(engine: str) -> None:
             lags.append(max(0.0, time.perf_counter() - due) * 1e3)
             works.append(min(lags[-1], (time.process_time() - worked) * 1e3))
 
-    config = Config(voice=VoiceConfig(sessions=1000, sessions_per_address=1000))
+    # It is measured what happens beyond the room, too.
+    voice = VoiceConfig(sessions=1000, sessions_per_address=per_address)
+    config = Config(voice=voice, room=RoomConfig(measured=False))
     metrics = Metrics()
     link = EngineProcess(config.engine, command=(sys.executable, "-m", engine), observers=(metrics,))
     listener = listen("127.0.0.1", 0)
@@ -73,4 +76,7 @@ async def serve(engine: str) -> None:
 if __name__ == "__main__":
     parser = command_line(__doc__)
     parser.add_argument("--engine", default="support.crowd.engine", metavar="MODULE", help="%(default)s")
-    uvloop.run(serve(parser.parse_args().engine))
+    parser.add_argument("--per-address", type=int, default=1000, help="conversations from one address (%(default)s)")
+    options = parser.parse_args()
+    with threadpool_limits(1, user_api="blas"):  # as `voxlane serve` does
+        uvloop.run(serve(options.engine, options.per_address))

@@ -6,9 +6,13 @@ echo guard's canceller run, without a server, so a hold does not stop the echo: 
 
 from __future__ import annotations
 
+import os
 import random
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 
 import numpy as np
 from support.common import table
@@ -180,20 +184,27 @@ def costs(seconds: float = 20.0) -> list[list[str]]:
 
 
 def report(seconds: float = 150.0, count: int = 20) -> None:
-    """Print the tables."""
-    rows = [own_voice(seconds, path, db) for path in PATHS for db in (-6, -12, -20, -30, -40)]
-    header = ["path", "dB", "minutes", "holds/min before", "after", "ended itself before", "after"]
-    table(
-        "The assistant's own voice, delayed by 20 to 600 ms; nobody, a loud and a quiet person spoke before",
-        header,
-        rows,
-    )
-    rows = []
-    for level, guarded in ((LOUD, False), (LOUD, True), (QUIET, False), (QUIET, True)):
-        rows.append(interruptions(count, "plain", None, level, early=False, guarded=guarded))
-    for path, db in (("plain", -12), ("room", -12), ("mu-law", -12), ("room", -20), ("room", -30)):
-        for level, early in ((LOUD, False), (LOUD, True), (QUIET, False), (QUIET, True)):
-            rows.append(interruptions(count, path, db, level, early=early, guarded=True))
-    header = ["echo", "person dBFS", "guard", "n", "missed", "median", "p95"]
-    table("Interruptions; ms from the first voiced sound to the hold", header, rows)
+    """Print the tables; the rows of the first two are computed on all cores."""
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        own = [pool.submit(own_voice, seconds, path, db) for path in PATHS for db in (-6, -12, -20, -30, -40)]
+        cut_ins = [
+            partial(interruptions, count, "plain", None, level, early=False, guarded=guarded)
+            for level, guarded in ((LOUD, False), (LOUD, True), (QUIET, False), (QUIET, True))
+        ]
+        cut_ins += [
+            partial(interruptions, count, path, db, level, early=early, guarded=True)
+            for path, db in (("plain", -12), ("room", -12), ("mu-law", -12), ("room", -20), ("room", -30))
+            for level, early in ((LOUD, False), (LOUD, True), (QUIET, False), (QUIET, True))
+        ]
+        cuts = [pool.submit(cut_in) for cut_in in cut_ins]
+        table(
+            "The assistant's own voice, delayed by 20 to 600 ms; nobody, a loud and a quiet person spoke before",
+            ["path", "dB", "minutes", "holds/min before", "after", "ended itself before", "after"],
+            [row.result() for row in own],
+        )
+        table(
+            "Interruptions; ms from the first voiced sound to the hold",
+            ["echo", "person dBFS", "guard", "n", "missed", "median", "p95"],
+            [row.result() for row in cuts],
+        )
     table("CPU, ms per second of sound", ["", "ear alone", "with the guard"], costs())

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from support.command_line import command_line
 from support.engines import sampled, switched
+from support.engines.parts import DEVICE
 from support.replace import put
 
 from voxlane.codecs.silero import HIDDEN
@@ -149,6 +150,7 @@ def pretend() -> None:
     """Give the next assembled engine this device."""
     put(asr_tts, Recogniser=Listener, ClauseTTS=Voice, Voicing=Ears(torch.device("cpu")).open)
     put(assemble, Runner=Chat)
+    DEVICE.extend([(Pretended, "launch"), (Ears, "_run")])
 
 
 def main() -> int:

@@ -85,6 +85,10 @@ class CallEngine:
         self._channel = Channel(name, self, receive, lambda: None)
         return self._channel
 
+    def send_soon(self, message: Append) -> None:
+        """Take sound; time is simulated, so none waits for other sound."""
+        self.send(message)
+
     def send(self, message: ToEngine) -> None:
         """Take a command; its answers come later."""
         now = self._loop.time()
@@ -277,7 +281,7 @@ class Diary(Metrics):
         self.events: list[tuple[float, ServerEvent]] = []
         self.state = "listening"
 
-    def count(self, event: ServerEvent) -> None:
+    def count(self, event: ServerEvent, session: str = "") -> None:
         """Keep an event."""
         self.events.append((asyncio.get_running_loop().time(), event))
         if isinstance(event, FloorState):

@@ -27,6 +27,7 @@ import tokenizers
 from numpy.typing import NDArray
 from support import random_models
 from support.command_line import REPOSITORY, command_line, module_environment
+from support.engines import account
 from support.engines.switched import SIGNALS
 from support.figures import processor_s
 from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -148,8 +149,11 @@ def vocabulary(size: int) -> dict[str, object]:
 class Engine:
     """An engine process. Its messages go to the receiver named by the request's id before the slash."""
 
-    def __init__(self, config: EngineConfig, command: Sequence[str] = ()) -> None:
+    def __init__(self, config: EngineConfig, command: Sequence[str] = (), *, by_part: bool = False) -> None:
+        """Describe an engine; `by_part`: the account of a support.engines process tells what its thread works at."""
         self.config = config
+        self._by_part = by_part
+        self._account: Path | None = None
         self.stats: list[StepStats] = []
         self.receivers: dict[str, Receive] = {}
         self.ready: Ready | None = None
@@ -164,15 +168,23 @@ class Engine:
         """Start the process and wait until it is ready; raise RuntimeError if it cannot start."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._began = asyncio.get_running_loop().create_future()
+        number, name = tempfile.mkstemp()
+        os.close(number)
+        self._account = Path(name)
+        account.make(self._account)
+        environment = {**module_environment(), account.ACCOUNT: name, account.BY_PART: "1" if self._by_part else ""}
         with theirs:
             command = (*self._command, str(theirs.fileno()))
-            self._process = await asyncio.create_subprocess_exec(
-                *command, pass_fds=(theirs.fileno(),), env=module_environment()
-            )
+            self._process = await asyncio.create_subprocess_exec(*command, pass_fds=(theirs.fileno(),), env=environment)
         self._pipe = PacketPipe(ours, self._receive, self._lost)
         self.send(Configure(self.config))
         self.ready = await self._began
         return self.ready
+
+    def send_soon(self, message: Append) -> None:
+        """Send sound of a voice that goes on, together with that of others, as the server does."""
+        assert self._pipe is not None
+        self._pipe.send_soon(message)
 
     def send(self, *messages: ToEngine) -> None:
         """Send messages, in order; raise RuntimeError if the engine has ended."""
@@ -181,6 +193,16 @@ class Engine:
             raise RuntimeError(f"the {self.config.policy} engine is lost: {self._gone}")
         for message in messages:
             self._pipe.send(message)
+
+    @property
+    def connected(self) -> bool:
+        """Whether it takes messages: a benchmark without an engine is over."""
+        return True
+
+    @property
+    def starting(self) -> bool:
+        """Whether it is being started."""
+        return False
 
     async def switch(self, policy: Policy) -> None:
         """Change the policy of an idle support.engines.switched; raise RuntimeError if it stays busy."""
@@ -210,6 +232,13 @@ class Engine:
                 await self._process.wait()
         if self._pipe is not None:
             self._pipe.close()
+        if self._account is not None:
+            self._account.unlink(missing_ok=True)
+
+    def account(self) -> dict[str, float]:
+        """Return the processor seconds of the step thread so far, by part."""
+        assert self._account is not None
+        return account.read(self._account)
 
     def cpu_s(self) -> float:
         """Return the processor time of the engine, all threads."""
@@ -339,6 +368,7 @@ class Options:
     pretended: bool  # the device is support.engines.pretended
     json: str
     profile: str
+    parts: bool
     seconds: float
     limits: dict[str, object] = field(default_factory=dict)
 
@@ -349,7 +379,9 @@ class Options:
             **{**self.limits, "policy": policy, **changes},  # type: ignore[arg-type]
         )
         kind = "pretended" if self.pretended else "sampled" if self.profile else "switched"
-        return Engine(config, (sys.executable, "-m", f"support.engines.{kind}", *filter(None, [self.profile])))
+        return Engine(
+            config, (sys.executable, "-m", f"support.engines.{kind}", *filter(None, [self.profile])), by_part=self.parts
+        )
 
 
 def parser(page: str | None, seconds: float = 0.0, *, policies: bool = True) -> argparse.ArgumentParser:
@@ -367,6 +399,7 @@ def parser(page: str | None, seconds: float = 0.0, *, policies: bool = True) -> 
     found.add_argument("--dry-run", action="store_true", help="on a CPU with a tiny chat model, in a minute")
     found.add_argument("--json", default="", help="file for the figures; in $OUT by default, if that is set")
     found.add_argument("--profile", default="", help="write where an engine spends its time to FILE")
+    found.add_argument("--parts", action="store_true", help="print what an engine's thread works at")
     return found
 
 
@@ -384,6 +417,7 @@ def read_options(chosen: argparse.Namespace, name: str) -> Options:
         pretended=chosen.pretend,
         json=chosen.json or (f"{out}/{name}.json" if out else ""),
         profile=chosen.profile,
+        parts=chosen.parts,
         seconds=min(chosen.seconds, DRY_S) if chosen.dry_run else chosen.seconds,
         limits=DRY_LIMITS if chosen.dry_run else {**limits, "step_budget_ms": chosen.step_budget_ms},
     )

@@ -1,10 +1,10 @@
 """Simulated people in conversation with an engine, and the part of the server between them, one Speaker a session.
 
 A person speaks, is answered, listens, sometimes interrupts, thinks, speaks again. The engine gets the commands that the
-server would send, with the same priorities and order; a script takes the decisions that need the server's VAD and
-judgement. Two things are artificial. People speak with the engine's own voice, and their turns end 250 ms after the
-last sound. The chat model's random weights write noise: its tokens set the pace, and each of them adds a token's worth
-of a real reply to the clauses that are spoken. The clock is an argument.
+server would send, with the same priorities and order, through the server's channel, which gathers sound; a script takes
+the decisions that need the server's VAD and judgement. Two things are artificial. People speak with the engine's own
+voice, and their turns end 250 ms after the last sound. The chat model's random weights write noise: its tokens set the
+pace, and each of them adds a token's worth of a real reply to the clauses that are spoken. The clock is an argument.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from voxlane.engine.api import (
     SpeakParams,
     Submit,
     Text,
+    ToEngine,
     Words,
 )
 from voxlane.server.conversation.speech import ClauseCutter
+from voxlane.server.engine_client.channel import Channel
 
 PIECE_S = 0.02
 PRE_ROLL_S = 0.3
@@ -152,6 +154,7 @@ class Speaker:
         assert engine.ready is not None
         self._rate = engine.ready.speak_rate
         engine.receivers[name] = self.take
+        self._channel = Channel(name, engine, lambda message: None, lambda: None)
 
     # ---- the clock
 
@@ -168,8 +171,13 @@ class Speaker:
         """Cancel all open requests."""
         turn, epoch = self._turns, self._epoch
         for what in (f"hear{turn}", f"probe{turn}", f"chat{epoch}", f"say{epoch}"):
-            self._engine.send(Cancel(f"{self._name}/{what}"))
+            self._send(Cancel(f"{self._name}/{what}"))
         self._engine.receivers.pop(self._name, None)
+
+    def _send(self, *messages: ToEngine) -> None:
+        for message in messages:
+            refused = self._channel.tell(message)
+            assert refused is None, "the engine is there and takes everything"
 
     def _open(self, now: float, priority: Priority, *, cough: bool = False) -> None:
         """Begin a turn, when the server has confirmed the voice: some of it has been said already."""
@@ -178,7 +186,7 @@ class Speaker:
         self._sound = self._random.choice(self._sounds)
         self._words = self._tail = ""
         self._began_s, self._sent_s = now - CONFIRM_S, -PRE_ROLL_S
-        self._engine.send(Submit(self._asr, "asr", priority=priority, session=self._name))
+        self._send(Submit(self._asr, "asr", priority=priority, session=self._name))
         self._speak(now)
 
     @property
@@ -193,7 +201,7 @@ class Speaker:
         if stop_s > self._sent_s:
             audio = self._sound.piece(self._sent_s, min(stop_s, voice_s))
             audio += bytes(round((stop_s - max(self._sent_s, min(stop_s, voice_s))) * 16_000) * 2)
-            self._engine.send(Append(self._asr, audio=audio))
+            self._send(Append(self._asr, audio=audio))
             self._sent_s = stop_s
         reply = self._reply
         if reply is not None and self._cough:
@@ -205,11 +213,11 @@ class Speaker:
         if not self._probed and at_s >= voice_s + PROBE_S and (self._words or self._tail):
             self._probed = True
             messages = (*self._history, ChatMessage("user", (self._words + self._tail).strip()))
-            self._engine.send(Submit(f"{self._name}/probe{self._turns}", "probe", messages, priority=Priority.HIGH))
+            self._send(Submit(f"{self._name}/probe{self._turns}", "probe", messages, priority=Priority.HIGH))
         if at_s >= voice_s + END_WAIT_S:
             self._state = "heard"
             self.diary.turns.append(Turn(now))
-            self._engine.send(Cancel(f"{self._name}/probe{self._turns}"), EndInput(self._asr))
+            self._send(Cancel(f"{self._name}/probe{self._turns}"), EndInput(self._asr))
 
     def _listen(self, now: float) -> None:
         reply = self._reply
@@ -228,24 +236,24 @@ class Speaker:
         # Commands are carried out in order: the refusal of the second shows that the first is in force.
         mark = Submit(f"{self._name}/mark", "tts", speak=SpeakParams(voice="nobody"), session=self._name)
         running = (f"{self._name}/chat{reply.epoch}", *((f"{self._name}/say{reply.epoch}",) if reply.saying else ()))
-        self._engine.send(Pause(running), mark)
+        self._send(Pause(running), mark)
         self._open(now, Priority.CRITICAL, cough=self._random.random() < COUGHS)
 
     def _release(self, reply: Reply, now: float) -> None:
         """Resume the reply: it was only a cough."""
         assert reply.held_s is not None
-        self._engine.send(Cancel(self._asr), Resume(f"{self._name}/chat{reply.epoch}"))
+        self._send(Cancel(self._asr), Resume(f"{self._name}/chat{reply.epoch}"))
         if reply.saying:
-            self._engine.send(Resume(f"{self._name}/say{reply.epoch}"))
+            self._send(Resume(f"{self._name}/say{reply.epoch}"))
         reply.heard_until_s += now - reply.held_s
         reply.held_s, reply.refused, self._state = None, False, "answered"
 
     def _give_up(self, reply: Reply, now: float) -> None:
         """Give up the reply and give the floor to the person."""
         assert reply.held_s is not None
-        self._engine.send(Cancel(f"{self._name}/chat{reply.epoch}"))
+        self._send(Cancel(f"{self._name}/chat{reply.epoch}"))
         if reply.saying:
-            self._engine.send(Cancel(f"{self._name}/say{reply.epoch}"))
+            self._send(Cancel(f"{self._name}/say{reply.epoch}"))
         self._remember(reply, 0.5)
 
     def _remember(self, reply: Reply, share: float) -> None:
@@ -300,7 +308,7 @@ class Speaker:
         self._reply = Reply(self._epoch, text, round(len(text) / CHARACTERS_PER_TOKEN))
         self._state = "answered"
         sampling = SamplingParams(temperature=0.7, max_tokens=self._reply.tokens, seed=self._epoch, ignore_eos=True)
-        self._engine.send(
+        self._send(
             Submit(
                 f"{self._name}/chat{self._epoch}",
                 "chat",
@@ -324,7 +332,7 @@ class Speaker:
                 self._play(reply, len(pcm) / 2 / self._rate, now)
             case Finished(request_id, reason="length"):
                 self._say(reply, reply.delta(final=True))
-                self._engine.send(EndInput(name))
+                self._send(EndInput(name))
             case Finished(request_id, reason="eos") if request_id == name:
                 reply.said = True
             case Finished(request_id, reason=reason):
@@ -338,8 +346,8 @@ class Speaker:
         for clause in clauses:
             if not reply.saying:
                 reply.saying = True
-                self._engine.send(Submit(name, "tts", priority=Priority.HIGH, session=self._name, epoch=reply.epoch))
-            self._engine.send(Append(name, text=clause))
+                self._send(Submit(name, "tts", priority=Priority.HIGH, session=self._name, epoch=reply.epoch))
+            self._send(Append(name, text=clause))
 
     def _play(self, reply: Reply, seconds: float, now: float) -> None:
         turn = self.diary.turns[-1]
