@@ -14,35 +14,41 @@ from typing import cast
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from voxlane.server import limits
-from voxlane.server.api import chat, health, models, speech, transcriptions, voices
+from voxlane.server.api import chat, health, models, responses, speech, transcriptions, voices
+from voxlane.server.api.addresses import instead_of, other_methods
 from voxlane.server.api.assets import read_assets
+from voxlane.server.api.calls import create_call, end_call, preflight
 from voxlane.server.api.client_secrets import client_secrets
 from voxlane.server.api.page import PageEndpoints
 from voxlane.server.api.phone import phone_routes
 from voxlane.server.api.reference.docs import docs
 from voxlane.server.api.reference.openapi import openapi
-from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, VoxlaneError, WebSocketOnly
-from voxlane.server.http.middleware import HttpMiddleware
+from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, WebSocketOnly
+from voxlane.server.http.middleware import CALLS, HttpMiddleware
 from voxlane.server.http.proxies import TrustedProxies
 from voxlane.server.http.reply import error_response
-from voxlane.server.metrics import Metrics
 from voxlane.server.phone.admission import PHONE_ADDRESS
 from voxlane.server.phone.incoming import AudioSocketListener, answer
 from voxlane.server.protocols.native import NATIVE
 from voxlane.server.protocols.openai_realtime.protocol import REALTIME
+from voxlane.server.room.agent_check import AgentCheck
 from voxlane.server.service import Service
 from voxlane.server.sessions.connection import converse
 
+ANYWHERE = "/{path:path}"
 VOICE_ADDRESS, REALTIME_ADDRESS = "/v1/voice", "/v1/realtime"
 
 LAG_INTERVAL_SECONDS = 0.25
 """How often the event loop's lag is measured: often enough to see a stall, at no measurable cost."""
+
+FOLLOW_SECONDS = 1.0
+"""How often budgets per minute follow those of other processes: in a second, a sixtieth is earned."""
 
 
 def make_app(
@@ -58,16 +64,25 @@ def make_app(
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         await service.sessions.start()
-        async with service.watch, service.engine, AudioSocketListener(service.phone):
+        agent = AgentCheck(
+            service.config.server,
+            lambda: service.room.report if service.engine.ready else None,
+            shared=service.seat.shared,
+        )
+        async with service.watch, service.engine, AudioSocketListener(service.phone), agent:
             if service.config.server.reuse_port:  # the process that has the port now goes on until we are ready
                 await _ready_or_stopped(service)
             tasks = [
-                asyncio.create_task(_measure_lag(service.metrics), name="loop lag"),
+                asyncio.create_task(_measure_lag(service), name="loop lag"),
                 asyncio.create_task(_watch_keys(service), name="keys"),
             ]
+            if service.seat.shared:
+                tasks.append(asyncio.create_task(_follow_budgets(service), name="budgets"))
             yield
+            await service.calls.aclose()
             await service.sessions.aclose()
             await service.phone.aclose()
+            await service.decoder.aclose()
             service.watch.leave()
             for task in tasks:
                 task.cancel()
@@ -81,6 +96,9 @@ def make_app(
 
     async def phone(websocket: WebSocket) -> None:
         await answer(websocket, service.phone, service.metrics)
+
+    async def no_websocket(websocket: WebSocket) -> None:
+        await websocket.send_denial_response(error_response(_nothing_at(websocket)))
 
     pages = PageEndpoints(read_assets())
     app = Starlette(
@@ -96,17 +114,27 @@ def make_app(
             Route("/v1/models", models.list_models),
             Route("/v1/models/{name:path}", models.get_model),
             Route("/v1/chat/completions", chat.completions, methods=["POST"]),
+            Route("/v1/responses", responses.create_response, methods=["POST"]),
+            Route("/v1/responses/{response_id}", responses.get_response),
+            Route("/v1/responses/{response_id}", responses.delete_response, methods=["DELETE"]),
             Route("/v1/audio/transcriptions", transcriptions.transcriptions, methods=["POST"]),
+            Route("/v1/audio/translations", transcriptions.translations, methods=["POST"]),
             Route("/v1/audio/speech", speech.speech, methods=["POST"]),
             Route("/v1/audio/voices", voices.list_voices),
             Route("/v1/audio/voices", voices.create_voice, methods=["POST"]),
             Route("/v1/audio/voices/{name}", voices.delete_voice, methods=["DELETE"]),
             Route("/v1/realtime/client_secrets", client_secrets, methods=["POST"]),
-            *phone_routes(service.config, service.phone.admission),
+            Route(CALLS, create_call, methods=["POST"]),
+            Route(f"{CALLS}/{{name}}/hangup", end_call, methods=["POST"]),
+            Route(f"{CALLS}/{{name}}", end_call, methods=["DELETE"]),
+            Route(CALLS, preflight, methods=["OPTIONS"]),
+            Route(f"{CALLS}/{{name:path}}", preflight, methods=["OPTIONS"]),
+            *phone_routes(service.config, service.phone.admission, service.sessions.check_place),
             WebSocketRoute(REALTIME_ADDRESS, realtime),
             WebSocketRoute(VOICE_ADDRESS, voice),
             WebSocketRoute(PHONE_ADDRESS, phone),
             WebSocketRoute(f"{PHONE_ADDRESS}/{{name}}", phone),  # Genesys appends the connector's id
+            WebSocketRoute(ANYWHERE, no_websocket),
         ],
         middleware=[
             Middleware(TrustedProxies, proxies=service.config.server.trusted_proxies),
@@ -117,6 +145,7 @@ def make_app(
                 tenants=service.tenants,
                 open_connections=open_connections,
                 connections_of=connections_of,
+                counts=service.seat.counts,
             ),
         ],
         exception_handlers={HTTPException: _http_error},
@@ -138,12 +167,22 @@ async def _ready_or_stopped(service: Service) -> None:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     """Return the router's errors in the shape of ours."""
-    kinds: dict[int, type[VoxlaneError]] = {404: NotFound, 405: MethodNotAllowed}
-    status = cast(HTTPException, error).status_code
-    if status == HTTPStatus.NOT_FOUND and request.url.path in (VOICE_ADDRESS, REALTIME_ADDRESS, PHONE_ADDRESS):
-        return error_response(WebSocketOnly())  # a plain HTTP request to a WebSocket address
-    usual = InvalidRequest if status < HTTPStatus.INTERNAL_SERVER_ERROR else InternalError
-    return error_response(kinds.get(status, usual)())
+    status, path = cast(HTTPException, error).status_code, request.scope["path"]
+    if status == HTTPStatus.NOT_FOUND:
+        if path in (VOICE_ADDRESS, REALTIME_ADDRESS, PHONE_ADDRESS):
+            return error_response(WebSocketOnly())  # a plain HTTP request to a WebSocket address
+        return error_response(_nothing_at(request))
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        here = [one for one in request.app.routes if isinstance(one, Route) and one.path_regex.match(path)]
+        allowed = {method for one in here for method in one.methods or ()}
+        return error_response(MethodNotAllowed(other_methods(allowed)))
+    return error_response((InvalidRequest if status < HTTPStatus.INTERNAL_SERVER_ERROR else InternalError)())
+
+
+def _nothing_at(request: HTTPConnection) -> NotFound:
+    """Return the error for an address without an endpoint; it names the right one."""
+    routes = [one.path for one in request.app.routes if isinstance(one, Route | WebSocketRoute)]
+    return NotFound(instead_of(request.scope["path"], [path for path in routes if "{" not in path]))
 
 
 async def _watch_keys(service: Service) -> None:
@@ -154,9 +193,19 @@ async def _watch_keys(service: Service) -> None:
             service.sessions.end_revoked()
 
 
-async def _measure_lag(metrics: Metrics) -> None:
+async def _follow_budgets(service: Service) -> None:
+    """Look every second at what tenants have spent at the other server processes."""
+    while True:
+        await asyncio.sleep(FOLLOW_SECONDS)
+        service.tenants.follow()
+
+
+async def _measure_lag(service: Service) -> None:
     loop = asyncio.get_running_loop()
     while True:
-        due = loop.time() + LAG_INTERVAL_SECONDS
+        began = loop.time()
         await asyncio.sleep(LAG_INTERVAL_SECONDS)
-        metrics.loop_lag.observe(max(0.0, loop.time() - due))
+        took_s = loop.time() - began
+        lag_s = max(0.0, took_s - LAG_INTERVAL_SECONDS)
+        service.metrics.loop_lag.observe(lag_s)
+        service.room.looped(lag_s, took_s)

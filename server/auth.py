@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections.abc import Collection, Sequence
 from urllib.parse import urlsplit
+
+from voxlane.server.errors import Forbidden
+from voxlane.server.log import line
+
+logger = logging.getLogger(__name__)
 
 KEY_SUBPROTOCOLS = ("voxlane.key.", "openai-insecure-api-key.")
 """Prefixes of a subprotocol that carries a key, since browsers cannot set WebSocket headers. It is never selected."""
@@ -54,6 +60,12 @@ def origin_allowed(origin: str | None, host: str, allowed: Collection[str], *, w
     if address.lower() == host.lower() and (with_key or is_address(name)):
         return True
     return is_loopback(name) and is_loopback(_hostname(host))
+
+
+def refused_origin(origin: str | None) -> Forbidden:
+    """Return the error for a page of an origin that is not allowed; the log names the origin and the setting."""
+    logger.warning(line("origin_refused", origin=origin, setting="voice.origins"))
+    return Forbidden("Pages of this origin are not allowed here: the server's log names it; see voice.origins.")
 
 
 def host_allowed(host: str, allowed: Collection[str]) -> bool:

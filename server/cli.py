@@ -17,6 +17,7 @@ from voxlane.server import config as configuration
 from voxlane.server import log
 from voxlane.server.auth import is_loopback
 from voxlane.server.commands import arguments as command_line
+from voxlane.server.commands.cluster_arguments import add_cluster
 from voxlane.server.commands.lab_arguments import add_lab
 from voxlane.server.commands.options import Commands
 from voxlane.server.commands.terminal import escape_unknown_characters, write_text
@@ -97,6 +98,7 @@ def _parser(*, with_models: bool) -> argparse.ArgumentParser:
         "  voxlane talk                        converse with that server by voice\n"
         "  voxlane voices                      the voices of that server\n"
         "  voxlane keys add NAME               a key for a client, with limits of its own\n"
+        "  voxlane cluster up --cells 2         several servers, on one machine or many\n"
         "  voxlane lab run quick --url URL     test the interruptions of any voice server\n"
         "  voxlane doctor                      what the engine would do here, and whether it can\n\n"
         "`voxlane COMMAND --help` explains each command.",
@@ -121,7 +123,9 @@ def _config(arguments: argparse.Namespace) -> Config:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    from voxlane.server.cell.messages import Secrets
     from voxlane.server.commands.serve import serve
+    from voxlane.server.commands.supervisor import cell_size, serve_cell
 
     config = _config(arguments)
     api_key, chat_key = _key(API_KEY_VARIABLE), _key(CHAT_KEY_VARIABLE)
@@ -137,7 +141,12 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         secret, password = _key(WEBHOOK_SECRET_VARIABLE), _key(STORE_PASSWORD_VARIABLE)
-        runner.run(serve(config, api_key, chat_key, read_phone_keys(_key), secret, store_password=password))
+        keys = (api_key, chat_key, read_phone_keys(_key), secret)
+        processes = cell_size(config)
+        if processes > 1 or len(config.server.gpus) > 1:
+            runner.run(serve_cell(config, Secrets(*keys, password), processes))
+        else:
+            runner.run(serve(config, *keys, store_password=password))
     return 0
 
 
@@ -279,6 +288,13 @@ def _lab(arguments: argparse.Namespace) -> int:
     return run_lab(arguments)
 
 
+def _cluster(arguments: argparse.Namespace) -> int:
+    from voxlane.server.commands.cluster import run_cluster
+
+    log.set_up("warning")
+    return run_cluster(arguments)
+
+
 def _doctor(arguments: argparse.Namespace) -> int:
     from voxlane.server.commands.doctor import run_doctor
 
@@ -302,6 +318,7 @@ _COMMANDS: tuple[tuple[Callable[[Commands], argparse.ArgumentParser], Command], 
     (command_line.add_voices, _voices),
     (command_line.add_keys, _keys),
     (command_line.add_talk, _talk),
+    (add_cluster, _cluster),
     (add_lab, _lab),
     (command_line.add_models, _models),
     (command_line.add_doctor, _doctor),

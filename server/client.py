@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import msgpack
 import websockets.asyncio.client
@@ -153,8 +154,12 @@ class VoiceClient:
 
     async def _open(self, hello: dict[str, object]) -> Event:
         """Return the server's answer: `ready`, or an `error` after which it closes."""
+        url = self._url
+        if hello.get("resume"):  # a balancer finds the server by its name
+            at = "" if self._going_away else self.ready.get("at", "")
+            url = f"{url}{'&' if '?' in url else '?'}at={quote(at, safe='')}"
         self._socket = await websockets.asyncio.client.connect(
-            self._url, subprotocols=[SUBPROTOCOL], additional_headers=self._headers, compression=None, max_size=1 << 20
+            url, subprotocols=[SUBPROTOCOL], additional_headers=self._headers, compression=None, max_size=1 << 20
         )
         await self._send("hello", hello)
         event = self._parse(await self._socket.recv())

@@ -49,6 +49,9 @@ WEBHOOK_SECRET_VARIABLE = "VOXLANE_WEBHOOK_SECRET"
 STORE_PASSWORD_VARIABLE = "VOXLANE_STORE_PASSWORD"
 """The password of the server at store.url."""
 
+TURN_PASSWORD_VARIABLE = "VOXLANE_TURN_PASSWORD"
+"""The password of webrtc.ice_username at the relay in webrtc.ice_servers."""
+
 PHONE_KEY_VARIABLES = {
     "phone": "VOXLANE_PHONE_KEY",
     "twilio": "VOXLANE_TWILIO_TOKEN",
@@ -66,8 +69,14 @@ _TARGET = re.compile(
     r"\+?[0-9]{2,15}|sips?:[A-Za-z0-9._+-]{1,64}@[A-Za-z0-9.\[\]:-]{1,255}(?:;[A-Za-z0-9=;.-]{1,128})?"
 )
 
+_ICE_SERVER = re.compile(r"(stun|turns?):[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?(\?transport=(udp|tcp))?")
 _URL_PLAIN = re.compile(r"[A-Za-z0-9.:/\[\]_~%-]+")
+_GPU = re.compile(r"[0-9]{1,3}|[A-Za-z0-9-]{8,64}")
 _HOST_AND_PORT = re.compile(r"[A-Za-z0-9.:\[\]_-]+:[0-9]+")
+
+_SERVER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+GPUS_MOST = 64
+"""Most engines of a machine: cell/counts.py has a place for each."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -128,6 +137,35 @@ class ServerConfig:
             " ready. It listens when its engine is ready, not before."
         ),
     ] = False
+    agent_check: Annotated[
+        str,
+        Meta(
+            description="Where HAProxy's agent-check is answered with the room of this process, as 10.0.0.1:9100;"
+            ' "": nowhere.'
+        ),
+    ] = ""
+    at: Annotated[
+        str,
+        Meta(
+            description="The name of this server at its balancer. Clients are told it, and name it in `?at=` when they"
+            ' resume; "": they give an empty name.'
+        ),
+    ] = ""
+    processes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=64,
+            description="Server processes that share the port and the engines; 0 chooses by cores and device, 1 without"
+            " a GPU.",
+        ),
+    ] = 0
+    gpus: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="GPUs by number or UUID, an engine on each, as 0 and 1; empty: one engine, on the first.",
+        ),
+    ] = ()
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         Meta(description="The least that is logged. No level logs what is said."),
@@ -258,6 +296,47 @@ class VoiceConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RoomConfig:
+    """When the server is full by what it measures: then clients get 503 with Retry-After. limits.py has the reasons."""
+
+    measured: Annotated[
+        bool,
+        Meta(description="Refuse new conversations by measured room; else only voice.sessions and other limits count."),
+    ] = True
+    sure: Annotated[
+        int, Meta(ge=0, le=1 << 20, description="Conversations that are admitted whatever is measured.")
+    ] = limits.ROOM_SURE
+    step_share: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=100,
+            description="The engine is full when its step thread works so much of the time for conversations; above 1"
+            " counts on larger batches. 0 takes 0.95 on a CPU, 1.6 on a GPU.",
+        ),
+    ] = 0.0
+    lag_ms: Annotated[
+        float, Meta(ge=1, le=10_000, description="The process is full at this mean lag of its event loop, in ms.")
+    ] = limits.ROOM_LAG_MS
+    first_sound_ms: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=600_000,
+            description="The server is full at this mean time from a person's last sound to the first of the reply, in"
+            " ms; 0 takes 4000 on a CPU, 1000 on a GPU.",
+        ),
+    ] = 0.0
+    blocks_kept: Annotated[
+        float, Meta(ge=0, le=0.9, description="The share of the KV blocks that stays available for running requests.")
+    ] = limits.ROOM_BLOCKS_KEPT
+    kept_for_resumes: Annotated[
+        float,
+        Meta(ge=0, le=0.8, description="The share of the room that only conversations from other servers may take."),
+    ] = limits.ROOM_KEPT_FOR_RESUMES
+
+
+@dataclass(frozen=True, slots=True)
 class PhoneConfig:
     """Telephone calls at /v1/phone. The keys of telephone systems are in the environment."""
 
@@ -380,6 +459,28 @@ class WeightsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class WebRtcConfig:
+    """Calls over WebRTC at /v1/realtime/calls. They need the extra webrtc, and UDP ports that clients can reach."""
+
+    on: Annotated[bool, Meta(description="Whether offers are answered.")] = True
+    public_addresses: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="IP addresses that clients are told instead of those of the network cards, for a server behind"
+            " a NAT that forwards its ports one to one; empty: those of the cards."
+        ),
+    ] = ()
+    ice_servers: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="A STUN server and a relay that this server uses itself, as stun:stun.example.org or"
+            " turn:turn.example.org:3478; empty: none. The relay's password is VOXLANE_TURN_PASSWORD."
+        ),
+    ] = ()
+    ice_username: Annotated[str, Meta(description="The user name at the relay.")] = ""
+
+
+@dataclass(frozen=True, slots=True)
 class KeysConfig:
     """Several keys, each with its limits. VOXLANE_API_KEY goes on beside them."""
 
@@ -487,6 +588,8 @@ class Config:
     recordings: RecordingsConfig = dataclasses.field(default_factory=RecordingsConfig)
     webhook: WebhookConfig = dataclasses.field(default_factory=WebhookConfig)
     store: StoreConfig = dataclasses.field(default_factory=StoreConfig)
+    room: RoomConfig = dataclasses.field(default_factory=RoomConfig)
+    webrtc: WebRtcConfig = dataclasses.field(default_factory=WebRtcConfig)
 
 
 DERIVED = {"engine.mirrors": "weights.mirrors"}
@@ -551,6 +654,7 @@ def _check_together(config: Config, source: str) -> None:
         raise ConfigError(f"{source}engine.adapter is given: engine.model must name the model that it was trained on")
     _check_server(config.server, source)
     _check_phone(config.phone, source)
+    _check_webrtc(config.webrtc, source)
     _check_watching(config, source)
     if "@" in config.store.url or not config.store.url.startswith(("redis://", "rediss://", "unix://")):
         raise ConfigError(
@@ -580,6 +684,29 @@ def _check_server(server: ServerConfig, source: str) -> None:
     if bool(server.tls_cert) != bool(server.tls_key):
         raise ConfigError(f"{source}server.tls_cert and server.tls_key must be given together")
     networks_of(server.trusted_proxies, "server.trusted_proxies", source)
+    if server.agent_check:
+        socket_address(server.agent_check, f"{source}server.agent_check")
+    if server.at and not _SERVER_NAME.fullmatch(server.at):
+        raise ConfigError(f"{source}server.at must be at most 64 letters, digits, dots, dashes and underscores")
+    known = set(filter(_GPU.fullmatch, server.gpus))
+    if len(known) < len(server.gpus) or len(known) > GPUS_MOST:
+        raise ConfigError(f"{source}server.gpus must be different numbers or UUIDs of GPUs, as 0 and 1")
+
+
+def _check_webrtc(webrtc: WebRtcConfig, source: str) -> None:
+    """Raise ConfigError for a key of [webrtc] that cannot be used."""
+    if not all(map(_is_ip_address, webrtc.public_addresses)):
+        raise ConfigError(f"{source}webrtc.public_addresses must be IP addresses, as 203.0.113.7")
+    if not all(map(_ICE_SERVER.fullmatch, webrtc.ice_servers)):
+        raise ConfigError(f"{source}webrtc.ice_servers must be as stun:HOST, turn:HOST:PORT or turns:HOST:PORT")
+
+
+def _is_ip_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_phone(phone: PhoneConfig, source: str) -> None:

@@ -5,6 +5,7 @@ VoxlaneError
 ├── InvalidRequest           400  the sender's message is wrong; `param` names the field
 │   ├── ContextTooLong       400  prompt and output can never fit the model's context
 │   ├── BadAudio             400  an audio file is broken, or of a kind we do not read
+│   ├── PreviousNotFound     400  the response that a new one follows is not kept
 │   └── UnsupportedParameter 400  a parameter that is known but not supported
 ├── Unauthorized             401
 │   ├── NotResumable         401  no conversation waits for this resume token
@@ -12,13 +13,16 @@ VoxlaneError
 ├── Forbidden                403  not allowed for this sender; `param` names the field
 ├── NotFound                 404
 │   ├── ModelNotFound        404
+│   ├── ResponseNotFound     404
 │   └── VoiceNotFound        404
 ├── MethodNotAllowed         405
+├── NotInstalled             501  an extra of the installation is missing; the hint says how to get it
 ├── WebSocketOnly            426  a plain HTTP request to a WebSocket address
 ├── RequestTimeout           408  the body did not arrive in time
 ├── TooLarge                 413
 ├── Overloaded               429  retryable: the queue is full
 │   └── Full                 503  the limit of conversations is reached
+│       ├── NoRoom           503  the server is at its measured limit
 │       └── TenantFull       429  the limit of this key's conversations is reached
 ├── TimedOut                 408  a conversation's client was silent for too long
 │   └── SlowReader           408  its client does not read
@@ -110,6 +114,13 @@ class BadAudio(InvalidRequest):
     code, text = "invalid_audio", "The audio cannot be used."
 
 
+class PreviousNotFound(InvalidRequest):
+    """The response that a new one follows is not kept."""
+
+    code = "previous_response_not_found"
+    text = "There is no such response of this key: it is too old, was not stored or was deleted."
+
+
 class UnsupportedParameter(InvalidRequest):
     """A parameter is known but not supported."""
 
@@ -162,6 +173,13 @@ class ModelNotFound(NotFound):
     code, text = "model_not_found", "This model is not served here."
 
 
+class ResponseNotFound(NotFound):
+    """No response of this key is kept under this id."""
+
+    code = "response_not_found"
+    text = "There is no such response of this key: it is too old, was not stored or was deleted."
+
+
 class VoiceNotFound(NotFound):
     """No voice was made under this name."""
 
@@ -173,6 +191,13 @@ class MethodNotAllowed(VoxlaneError):
 
     code, kind, text = "method_not_allowed", "invalid_request_error", "This method is not allowed here."
     http_status, close_code = 405, 4400
+
+
+class NotInstalled(VoxlaneError):
+    """An extra of the installation is missing."""
+
+    code, kind, text = "not_installed", "invalid_request_error", "This server cannot do that as it is installed."
+    http_status, close_code = 501, 4400
 
 
 class WebSocketOnly(VoxlaneError):
@@ -212,6 +237,12 @@ class Full(Overloaded):
 
     code, text = "full", "There is no room for another conversation: try again shortly."
     http_status = 503
+
+
+class NoRoom(Full):
+    """The server is as busy as it may be for the conversations that it has; `detail` is the measure that says so."""
+
+    code, text = "no_room", "This server has no room for more right now: try again shortly, or elsewhere."
 
 
 class TenantFull(Full):

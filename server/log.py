@@ -65,6 +65,11 @@ def masked(number: str) -> str:
 class LineFormatter(logging.Formatter):
     """Write every record on one line, tracebacks included."""
 
+    def __init__(self, process: int | None = None) -> None:
+        """Format the records of a process; those of one among several carry its number."""
+        super().__init__()
+        self._process = process
+
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as `time LEVEL logger text`."""
         text = record.getMessage()
@@ -72,6 +77,8 @@ class LineFormatter(logging.Formatter):
         if not text.isprintable():
             text = json.dumps(text)
         parts = [_moment(record), record.levelname, record.name, text]
+        if self._process is not None:
+            parts.append(f"process={self._process}")
         if record.exc_info:
             parts.append(f"trace={json.dumps(self.formatException(record.exc_info))}")
         return " ".join(parts)
@@ -83,6 +90,8 @@ class JsonFormatter(LineFormatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as an object; `fields` and `trace` are there only where a record has them."""
         found: dict[str, object] = {"time": _moment(record), "level": record.levelname, "logger": record.name}
+        if self._process is not None:
+            found["process"] = self._process
         if isinstance(record.msg, LogLine) and not record.args:
             found["message"] = record.msg.event
             if record.msg.fields:
@@ -121,13 +130,14 @@ FORMAT_VARIABLE = "VOXLANE_LOG_FORMAT"
 """Tells the engine's process how to write its log: text or json."""
 
 
-def set_up(level: str, stream: TextIO | None = None, *, as_json: bool = False) -> None:
+def set_up(level: str, stream: TextIO | None = None, *, as_json: bool = False, process: int | None = None) -> None:
     """Log to `stream` (stderr): our records from `level` up, those of libraries from WARNING up.
 
     With `as_json`, warnings and errors that end a thread or the process become records, too: each line is an object.
+    `process` is the number of a server process among several.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if as_json else LineFormatter())
+    handler.setFormatter(JsonFormatter(process) if as_json else LineFormatter(process))
     if as_json:
         os.environ[FORMAT_VARIABLE] = "json"
         logging.captureWarnings(True)

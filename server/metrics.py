@@ -2,31 +2,90 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from voxlane.engine.api import Finished, FinishReason, StepStats
 from voxlane.server.conversation.server_events import BargeIn, Fault, Latency, ServerEvent, TurnDone
 from voxlane.server.conversation.values import TurnEnd
-from voxlane.server.engine_client.engine_process import LossCause, Observer, State
+from voxlane.server.engine_client.engine_client import LossCause, Observer, State
 from voxlane.server.errors import QuotaReached, TenantFull
 
 _LATENCY_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 60)
 _SHORT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
 
+REFUSAL_REASONS = (
+    "steps", "blocks", "loop", "first_sound", "sessions", "sessions_per_address", "draining", "no_engine",
+)  # fmt: skip
+"""Why conversations are refused before they begin: the measured values of room/, then the limits and states."""
+
+
+class SharedMetrics:
+    """The metrics of one process of a cell, in files that every process of the cell sums up (multiprocess mode).
+
+    A process has its files by its name, not by its number in the system: one that is started again goes on counting
+    where the one before has ended.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = name
+
+    def use(self) -> None:
+        """Make the metrics that are declared from now on shared ones."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._folder)
+        values.ValueClass = values.MultiProcessValue(lambda: self._name)  # type: ignore[no-untyped-call]
+
+    def registry(self) -> CollectorRegistry:
+        """Return a registry with the sums of all processes."""
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, str(self._folder))  # type: ignore[no-untyped-call]
+        return registry
+
+    def forget_gauges(self) -> None:
+        """Forget what the process, which has ended, had open; what it has counted stays."""
+        mark_process_dead(self._name, str(self._folder))  # type: ignore[no-untyped-call]
+
+
+class RequestMetrics(Observer):
+    """Counts the requests of a process whose engine another process runs and counts."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def finished(self, message: Finished) -> None:
+        """Count a request's end and its costs."""
+        self._metrics.finished(message)
+
 
 class Metrics(Observer):
     """One server's metrics, in their own registry so that a process can hold two servers."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: SharedMetrics | None = None, *, has_engine: bool = True, has_room: bool = True) -> None:
+        """Declare all metrics; those of a cell's process are `shared`.
+
+        A process without an engine of its own leaves the engine's state to the one that has it, one without
+        conversations the room for them.
+        """
+        self._shared = shared
+        if shared is not None:
+            shared.use()
         registry = self.registry = CollectorRegistry()
         self._declare_requests(registry)
         self._declare_tenants(registry)
         self._declare_engine(registry)
         self._declare_voice(registry)
         self._declare_watching(registry)
+        if has_room:
+            self._declare_room(registry)
+        # Told the seconds to the first sound of each turn, and its conversation.
+        self.on_first_sound: list[Callable[[float, str], None]] = []
         # Create all series now: one that appears with its first event cannot show that there were none before.
         for reason in get_args(FinishReason):
             self.finished_requests.labels(reason)
@@ -44,13 +103,19 @@ class Metrics(Observer):
             self.store_writes.labels(outcome)
         for outcome in ("found", "unknown", "failed"):
             self.store_claims.labels(outcome)
-        self.state_changed("starting")
+        for phase in ("prefill", "decode"):
+            self.step_tokens.labels(phase)
+        self.lane_wait.labels("critical")
+        if has_engine:
+            self.state_changed("starting")
 
     def _declare_requests(self, registry: CollectorRegistry) -> None:
         self.http_requests = Counter(
             "voxlane_http_requests_total", "HTTP requests answered.", ["route", "status"], registry=registry
         )
-        self.open_requests = Gauge("voxlane_open_requests", "HTTP requests in progress.", registry=registry)
+        self.open_requests = Gauge(
+            "voxlane_open_requests", "HTTP requests in progress.", registry=registry, multiprocess_mode="livesum"
+        )
         self.disconnects = Counter(
             "voxlane_client_disconnects_total", "Clients that left before their answer was complete.", registry=registry
         )
@@ -98,7 +163,11 @@ class Metrics(Observer):
             registry=registry,
         )
         self.tenant_conversations = Gauge(
-            "voxlane_tenant_conversations", "Conversations of a tenant, parked ones too.", ["tenant"], registry=registry
+            "voxlane_tenant_conversations",
+            "Conversations of a tenant, parked ones too.",
+            ["tenant"],
+            registry=registry,
+            multiprocess_mode="livesum",
         )
         self.tenant_audio = Counter(
             "voxlane_tenant_audio_seconds_total",
@@ -117,7 +186,11 @@ class Metrics(Observer):
 
     def _declare_engine(self, registry: CollectorRegistry) -> None:
         self.engine_state = Gauge(
-            "voxlane_engine_state", "1 for the state the engine is in.", ["state"], registry=registry
+            "voxlane_engine_state",
+            "1 for the state the engine is in.",
+            ["state"],
+            registry=registry,
+            multiprocess_mode="livesum",
         )
         self.engine_starts = Counter("voxlane_engine_starts_total", "Times the engine became ready.", registry=registry)
         self.engine_restarts = Counter(
@@ -131,6 +204,7 @@ class Metrics(Observer):
             "voxlane_engine_restart_seconds",
             "Loss of an engine to the readiness of the next, for the last restart; 0 before the first.",
             registry=registry,
+            multiprocess_mode="livemax",
         )
         self.steps = Counter("voxlane_engine_steps_total", "Engine steps.", registry=registry)
         self.step_requests = Counter(
@@ -159,15 +233,30 @@ class Metrics(Observer):
         )
         self.step_tokens = Counter("voxlane_engine_step_tokens_total", "Tokens computed.", ["phase"], registry=registry)
         self.engine_requests = Gauge(
-            "voxlane_engine_requests", "Requests inside the engine.", ["state"], registry=registry
+            "voxlane_engine_requests",
+            "Requests inside the engine.",
+            ["state"],
+            registry=registry,
+            multiprocess_mode="livesum",
         )
-        self.kv_blocks = Gauge("voxlane_kv_blocks", "KV cache blocks.", ["state"], registry=registry)
+        self.kv_blocks = Gauge(
+            "voxlane_kv_blocks", "KV cache blocks.", ["state"], registry=registry, multiprocess_mode="livesum"
+        )
         self.lane_wait = Histogram(
             "voxlane_lane_wait_seconds",
             "Longest wait of a critical request for its first step, per reporting interval with one.",
             ["priority"],
             buckets=_SHORT_SECONDS,
             registry=registry,
+        )
+        self.processes = Gauge(
+            "voxlane_processes",
+            "Server processes that accept connections.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self.process_restarts = Counter(
+            "voxlane_process_restarts_total", "Times a server process had to be started again.", registry=registry
         )
         self.loop_lag = Histogram(
             "voxlane_loop_lag_seconds",
@@ -177,7 +266,9 @@ class Metrics(Observer):
         )
 
     def _declare_voice(self, registry: CollectorRegistry) -> None:
-        self.sessions = Gauge("voxlane_sessions", "Conversations, parked ones included.", registry=registry)
+        self.sessions = Gauge(
+            "voxlane_sessions", "Conversations, parked ones included.", registry=registry, multiprocess_mode="livesum"
+        )
         self.calls = Counter(
             "voxlane_calls_total", "Telephone calls that began, by telephone system.", ["system"], registry=registry
         )
@@ -278,7 +369,10 @@ class Metrics(Observer):
             registry=registry,
         )
         self.recordings_bytes = Gauge(
-            "voxlane_recordings_bytes", "Bytes of recordings and transcripts at the last clean-up.", registry=registry
+            "voxlane_recordings_bytes",
+            "Bytes of recordings and transcripts at the last clean-up.",
+            registry=registry,
+            multiprocess_mode="livemax",
         )
         self.webhooks = Counter(
             "voxlane_webhooks_total", "Messages about ended conversations, by result.", ["result"], registry=registry
@@ -286,8 +380,39 @@ class Metrics(Observer):
         for result in ("delivered", "given_up"):
             self.webhooks.labels(result)
 
-    def count(self, event: ServerEvent) -> None:
-        """Count an event that is sent to a client."""
+    def _declare_room(self, registry: CollectorRegistry) -> None:
+        self.room_percent = Gauge(
+            "voxlane_room_percent",
+            "Measured room for conversations: 100 when idle, 0 when no more may begin.",
+            registry=registry,
+            multiprocess_mode="livemin",  # each process tells the room of the cell, as it sees it
+        )
+        self.room_more = Gauge(
+            "voxlane_room_conversations",
+            "How many more conversations may begin, as estimated.",
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
+        self.room_use = Gauge(
+            "voxlane_room_use",
+            "Each measured value, divided by that at which the server is full.",
+            ["measure"],
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self.refusals = Counter(
+            "voxlane_refusals_total",
+            "Conversations and requests refused for want of room, by reason: a measured value, or a limit.",
+            ["reason"],
+            registry=registry,
+        )
+        for measure in ("steps", "blocks", "loop", "first_sound"):
+            self.room_use.labels(measure)
+        for reason in REFUSAL_REASONS:
+            self.refusals.labels(reason)
+
+    def count(self, event: ServerEvent, session: str = "") -> None:
+        """Count an event that is sent to the client of a conversation."""
         match event:
             case TurnDone(how=how):
                 self.turns.labels(how).inc()
@@ -306,6 +431,10 @@ class Metrics(Observer):
                 ):
                     if value >= 0:
                         histogram.observe(value / 1e3)
+                if event.first_frame_ms >= 0:
+                    for notice in self.on_first_sound:
+                        # Without the silence that ends a turn: the client chooses that.
+                        notice((event.first_frame_ms - max(0.0, event.turn_end_ms)) / 1e3, session)
             case Fault():
                 self.session_faults.inc()
             case _:
@@ -313,7 +442,7 @@ class Metrics(Observer):
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+        return generate_latest(self.registry if self._shared is None else self._shared.registry())
 
     def state_changed(self, state: State) -> None:
         """Set the gauge of each engine state."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,17 +17,23 @@ from starlette.requests import Request
 from voxlane.engine.api import Priority, Ready
 from voxlane.server.audio.decoding import AudioDecoder
 from voxlane.server.audio.voices import served_name
-from voxlane.server.config import PRIORITIES, Config, PhoneKeys
-from voxlane.server.engine_client.engine_process import EngineProcess
+from voxlane.server.cell.seat import CellSeat
+from voxlane.server.config import PRIORITIES, TURN_PASSWORD_VARIABLE, Config, PhoneKeys
+from voxlane.server.engine_client.engine_client import EngineClient
 from voxlane.server.errors import Forbidden, ModelNotFound
 from voxlane.server.http.request_limit import Allowance, RequestLimit
 from voxlane.server.log import quote
 from voxlane.server.metrics import Metrics
 from voxlane.server.phone.phone_service import PhoneService
+from voxlane.server.room.meter import RoomMeter
+from voxlane.server.sessions.client_secrets import ClientSecrets
 from voxlane.server.sessions.registry import SessionRegistry
 from voxlane.server.store.choice import make_store
+from voxlane.server.store.kept_responses import KeptResponses
+from voxlane.server.store.notes import SharedNotes
 from voxlane.server.tenants.accounts import Account, Tenants
 from voxlane.server.watching.watch_service import WatchService
+from voxlane.server.webrtc.calls import WebRtcCalls
 
 VERSION = version("voxlane")
 
@@ -41,7 +48,7 @@ class Service:
     """The parts of one server."""
 
     config: Config
-    engine: EngineProcess
+    engine: EngineClient
     metrics: Metrics
     request_limit: RequestLimit
     audio: Allowance
@@ -50,6 +57,10 @@ class Service:
     phone: PhoneService
     tenants: Tenants
     watch: WatchService
+    room: RoomMeter
+    seat: CellSeat
+    responses: KeptResponses
+    calls: WebRtcCalls
 
     @property
     def ready(self) -> Ready:
@@ -109,32 +120,44 @@ def service_of(request: Request) -> Service:
 
 def make_service(
     config: Config,
-    engine: EngineProcess,
+    engine: EngineClient,
     metrics: Metrics,
     api_key: str,
     chat_key: str = "",
     phone_keys: PhoneKeys | None = None,
     webhook_secret: str = "",
     store_password: str = "",
+    seat: CellSeat | None = None,
 ) -> Service:
     """Return the parts of a server, sized by its configuration.
 
-    `chat_key` is the key for the server at chat.url, `store_password` the password of the server at store.url.
+    `chat_key` is the key for the server at chat.url, `store_password` the password of the server at store.url, `seat`
+    the place of one of several processes.
     """
-    limits = config.limits
-    tenants = Tenants(api_key, Path(config.keys.file) if config.keys.file else None)
+    limits, seat = config.limits, seat or CellSeat()
+    counts, notes = seat.counts, None if seat.folder is None else SharedNotes(seat.folder, seat.secret)
+    tenants = Tenants(api_key, Path(config.keys.file) if config.keys.file else None, counts=counts)
     watch = WatchService(config, metrics, VERSION, webhook_secret)
     store = make_store(config.store, store_password)
-    sessions = SessionRegistry(config, engine, metrics, f"voxlane {VERSION}", chat_key, watch=watch, store=store)
+    room = RoomMeter(config, engine, metrics, counts=counts)
+    sessions = SessionRegistry(
+        config, engine, metrics, f"voxlane {VERSION}", chat_key, watch=watch, store=store, room=room, seat=seat
+    )
+    if notes is not None:
+        sessions.secrets = ClientSecrets(notes=notes, account_of=tenants.with_salt)
     return Service(
         config,
         engine,
         metrics,
-        RequestLimit(limits.open_requests),
-        Allowance(limits.audio_held_bytes),
+        RequestLimit(limits.open_requests, room.check_request, counts=counts),
+        Allowance(limits.audio_held_bytes, counts),
         AudioDecoder(limits.audio_s, limits.audio_decoders),
         sessions,
-        PhoneService(config, phone_keys or PhoneKeys(), sessions, metrics, tenants),
+        PhoneService(config, phone_keys or PhoneKeys(), sessions, metrics, tenants, seat, notes),
         tenants,
         watch,
+        room,
+        seat,
+        KeptResponses(notes),
+        WebRtcCalls(config.webrtc, os.environ.get(TURN_PASSWORD_VARIABLE, ""), sessions, metrics, tenants),
     )

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
+from voxlane.codecs.extras import install_command
 from voxlane.server.auth import host_allowed, is_loopback, origin_allowed
 from voxlane.server.config import PHONE_KEY_VARIABLES, Config, PhoneKeys, phone_networks
 from voxlane.server.errors import ConfigError, Forbidden, InvalidRequest, Unauthorized
@@ -76,13 +77,14 @@ class PhoneAdmission:
         passes: Passes,
         next_steps: NextSteps,
         clock: Callable[[], float] = time.time,
+        seen: SeenSignatures | None = None,
     ) -> None:
         self._config = config
         self._keys = keys
         self._tenants = tenants
         self._clock = clock  # seconds since 1970: signatures hold such times
         self._networks = phone_networks(config.phone.sources)
-        self._seen = SeenSignatures()
+        self._seen = seen or SeenSignatures()
         self.passes = passes
         self.next_steps = next_steps
 
@@ -292,7 +294,7 @@ def check_keys(config: Config, keys: PhoneKeys, tenants: Tenants) -> None:
         except ValueError as error:
             raise ConfigError(f"{variable}: the public key is the base64 of 32 bytes, as Telnyx shows it") from error
         except CryptographyMissing as error:
-            raise ConfigError(f'{variable} needs the package cryptography: pip install "voxlane[phone]"') from error
+            raise ConfigError(f"{variable} needs the package cryptography: {install_command('phone')}") from error
     if keys.genesys and not genesys_secret_is_usable(keys.genesys):
         raise ConfigError(f"{PHONE_KEY_VARIABLES['genesys']}: the client secret is base64, as Genesys has it")
     if keys.genesys and not keys.phone:

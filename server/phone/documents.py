@@ -96,6 +96,28 @@ def ncco(order: StreamOrder) -> Document:
     return _ncco([connect])
 
 
+# ---- refusing it
+
+
+def twiml_busy() -> Document:
+    """Return the refusal for Twilio, SignalWire and Telnyx: the caller hears that the line is busy."""
+    response = Element("Response")
+    SubElement(response, "Reject", {"reason": "busy"})
+    return _xml(response)
+
+
+def plivo_busy() -> Document:
+    """Return the refusal for Plivo."""
+    response = Element("Response")
+    SubElement(response, "Hangup", {"reason": "busy"})
+    return _xml(response)
+
+
+def ncco_busy() -> Document:
+    """Return the refusal for Vonage, which knows no busy line: the call ends."""
+    return _ncco([])
+
+
 # ---- after it
 
 

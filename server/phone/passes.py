@@ -1,7 +1,7 @@
 """What a server remembers for a short time about calls: one-time passes, what follows a call, and seen signatures.
 
 A pass is made when a telephone system asks how to answer a call. The system hands it back when it connects the call,
-so that the call needs no key, and we know which call it is. All of it lives in this process.
+so that the call needs no key, and we know which call it is. All of it lives in this process, or in the cell's notes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from msgspec import msgpack
+
 from voxlane.server.protocols.phone.line_events import CallFacts
+from voxlane.server.store.notes import SharedNotes
 
 PASS_SECONDS = 60.0
 """Time for a telephone system to connect a call after it was told to: it takes a second or two."""
@@ -62,6 +65,13 @@ class ExpiringStore(Generic[V]):
             del self._kept[first]
         self._kept[key] = now + self._seconds, value
 
+    def put_new(self, key: bytes, value: V) -> bool:
+        """Keep a value if there is none of this key; return whether there was none."""
+        if key in self:
+            return False
+        self.put(key, value)
+        return True
+
     def take(self, key: bytes) -> V | None:
         """Return a value and forget it; None if there is none or its time is over."""
         end, value = self._kept.pop(key, (float("-inf"), None))
@@ -71,11 +81,43 @@ class ExpiringStore(Generic[V]):
         return key in self._kept and self._kept[key][0] > self._clock()
 
 
+class CellStore(Generic[V]):
+    """Values by key as in ExpiringStore, for all server processes of a cell."""
+
+    def __init__(self, notes: SharedNotes, kind: type[V], seconds: float, most: int) -> None:
+        self._notes = notes
+        self._name = kind.__name__
+        self._seconds, self._most = seconds, most
+        self._decoder = msgpack.Decoder(kind)
+
+    def __len__(self) -> int:
+        return self._notes.count(self._name)
+
+    def put(self, key: bytes, value: V) -> None:
+        """Keep a value; it replaces an older one of this key."""
+        self._notes.put(self._name, key, msgpack.encode(value), self._seconds, self._most)
+
+    def put_new(self, key: bytes, value: V) -> bool:
+        """Keep a value if there is none of this key; return whether there was none. Values of these are all alike."""
+        return self._notes.put_new(self._name, key, self._seconds, self._most)
+
+    def take(self, key: bytes) -> V | None:
+        """Return a value and forget it; None if there is none or its time is over."""
+        found = self._notes.take(self._name, key)
+        return None if found is None else self._decoder.decode(found)
+
+
 class Passes:
     """One-time passes: 192 bits, kept as hashes with the facts of their calls."""
 
-    def __init__(self, clock: Clock = time.monotonic, most: int = MOST_PASSES) -> None:
-        self._calls: ExpiringStore[CallFacts] = ExpiringStore(PASS_SECONDS, most, clock)
+    def __init__(
+        self, clock: Clock = time.monotonic, most: int = MOST_PASSES, notes: SharedNotes | None = None
+    ) -> None:
+        self._calls: ExpiringStore[CallFacts] | CellStore[CallFacts] = (
+            ExpiringStore(PASS_SECONDS, most, clock)
+            if notes is None
+            else CellStore(notes, CallFacts, PASS_SECONDS, most)
+        )
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -103,9 +145,20 @@ class NextStep:
 class NextSteps:
     """What follows after calls. A call without a next step is hung up."""
 
-    def __init__(self, clock: Clock = time.monotonic, most: int = MOST_STEPS) -> None:
-        self._steps: ExpiringStore[NextStep] = ExpiringStore(STEP_SECONDS, most, clock)
-        self._secret = secrets.token_bytes(32)
+    def __init__(
+        self,
+        clock: Clock = time.monotonic,
+        most: int = MOST_STEPS,
+        notes: SharedNotes | None = None,
+        secret: bytes = b"",
+    ) -> None:
+        """Keep steps in this process or in `notes`; tickets are signed with `secret`, or with one of its own."""
+        self._steps: ExpiringStore[NextStep] | CellStore[NextStep] = (
+            ExpiringStore(STEP_SECONDS, most, clock)
+            if notes is None
+            else CellStore(notes, NextStep, STEP_SECONDS, most)
+        )
+        self._secret = secret or secrets.token_bytes(32)
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -131,19 +184,17 @@ class NextSteps:
 class SeenSignatures:
     """The signatures of requests that were served: a request that has one of them is a replay."""
 
-    def __init__(self, clock: Clock = time.monotonic, most: int = MOST_SEEN) -> None:
-        self._seen: ExpiringStore[bool] = ExpiringStore(SEEN_SECONDS, most, clock)
+    def __init__(self, clock: Clock = time.monotonic, most: int = MOST_SEEN, notes: SharedNotes | None = None) -> None:
+        self._seen: ExpiringStore[bool] | CellStore[bool] = (
+            ExpiringStore(SEEN_SECONDS, most, clock) if notes is None else CellStore(notes, bool, SEEN_SECONDS, most)
+        )
 
     def __len__(self) -> int:
         return len(self._seen)
 
     def is_first(self, signature: str) -> bool:
         """Return whether a signature is new, and remember it."""
-        key = _hashed(signature)
-        if key in self._seen:
-            return False
-        self._seen.put(key, True)
-        return True
+        return self._seen.put_new(_hashed(signature), True)
 
 
 def _hashed(text: str) -> bytes:

@@ -31,6 +31,9 @@ class PhoneCodec:
         self._loudspeaker = Loudspeaker(AudioFormat("pcm16", self._rate), session_rate)
         self.heard_seconds = 0.0  # seconds of the caller's sound
 
+    def sound(self, message: bytes) -> None:
+        """Return None: the call itself reads what comes."""
+
     def heard_s(self) -> float:
         """Return how much audio has come, in seconds."""
         return self.heard_seconds

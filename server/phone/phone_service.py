@@ -5,16 +5,18 @@ from __future__ import annotations
 import socket
 from datetime import date
 
+from voxlane.server.cell.seat import CellSeat
 from voxlane.server.config import Config, PhoneKeys, socket_address, transfer_targets
 from voxlane.server.errors import ConfigError, VoxlaneError
 from voxlane.server.metrics import Metrics
 from voxlane.server.phone.admission import PhoneAdmission, check_keys
 from voxlane.server.phone.call_tools import CallTools, CustomerTool
-from voxlane.server.phone.passes import NextSteps, Passes
+from voxlane.server.phone.passes import NextSteps, Passes, SeenSignatures
 from voxlane.server.phone.tool_file import read_tools
 from voxlane.server.phone.tool_webhook import FAILED, ToolWebhook
 from voxlane.server.protocols.phone.line_events import CallFacts
 from voxlane.server.sessions.registry import SessionRegistry, dated
+from voxlane.server.store.notes import SharedNotes
 from voxlane.server.tenants.accounts import Tenants
 
 TRANSFERRING = frozenset({"twilio", "telnyx", "plivo", "vonage", "asterisk", "audiosocket"})
@@ -25,15 +27,23 @@ class PhoneService:
     """The telephone of one server."""
 
     def __init__(
-        self, whole: Config, keys: PhoneKeys, registry: SessionRegistry, metrics: Metrics, tenants: Tenants
+        self,
+        whole: Config,
+        keys: PhoneKeys,
+        registry: SessionRegistry,
+        metrics: Metrics,
+        tenants: Tenants,
+        seat: CellSeat | None = None,
+        notes: SharedNotes | None = None,
     ) -> None:
         check_keys(whole, keys, tenants)
         self.config = config = whole.phone
         self.registry = registry
         self.default_account = tenants.default  # of calls that show no API key
-        self.next_steps = NextSteps()
-        self.admission = PhoneAdmission(whole, keys, tenants, Passes(), self.next_steps)
-        self.audiosocket = _listener(config.audiosocket)
+        self.next_steps = NextSteps(notes=notes, secret=b"" if seat is None else seat.secret)
+        passes, seen = Passes(notes=notes), SeenSignatures(notes=notes)
+        self.admission = PhoneAdmission(whole, keys, tenants, passes, self.next_steps, seen=seen)
+        self.audiosocket = _listener(config.audiosocket, shared=seat is not None and seat.shared)
         self._customer_tools = read_tools(config.tools)
         self._tools = self._made_tools(transfers=True)
         self._tools_here = self._made_tools(transfers=False)
@@ -85,15 +95,16 @@ class PhoneService:
             await self._webhook.aclose()
 
 
-def _listener(address: str) -> socket.socket | None:
+def _listener(address: str, *, shared: bool) -> socket.socket | None:
     """Return a socket that listens on phone.audiosocket, None where that is empty; raise ConfigError if it cannot.
 
-    It is opened before the models are loaded: a port in use is told at once.
+    It is opened before the models are loaded: a port in use is told at once. Processes of a cell share it.
     """
     if not address:
         return None
     host, port = socket_address(address, "phone.audiosocket")
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, reuse_port=shared)
     except OSError as error:
         raise ConfigError(f"phone.audiosocket: {address}: {error.strerror or error}") from error

@@ -11,6 +11,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from voxlane.codecs.extras import install_command
 from voxlane.server.errors import ConfigError
 from voxlane.server.watching.turn_account import MS, TurnRecord
 from voxlane.server.watching.watched_call import WatchedCall
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span
 
-MISSING = "traces.on needs OpenTelemetry: pip install 'voxlane[otel]'"
+MISSING = f"traces.on needs OpenTelemetry: {install_command('otel')}"
 
 FLUSH_SECONDS = 2.0
 """Time at shutdown for spans that wait: a collector that is gone must not hold up the end."""
