@@ -25,7 +25,7 @@ PURE = {
     "server.validation", "server.api.bodies", "server.api.chat_reply", "server.api.chat_request", "server.api.form",
     "server.api.speech_request", "server.api.tool_request", "server.api.transcription_request",
     "server.api.voice_request",
-    "server.audio.clip", "server.audio.transcript", "server.audio.voices",
+    "server.audio.clip", "server.audio.transcript", "server.audio.voices", "server.cluster.facts",
     "server.engine_client.channel", "server.engine_client.step_watch", "server.phone.call_facts",
     "server.phone.call_tools", "server.phone.departure", "server.phone.documents",
     "server.lab.attribution", "server.lab.call", "server.lab.compare", "server.lab.definitions", "server.lab.gates",
@@ -34,8 +34,11 @@ PURE = {
     "server.lab.values",
     "server.phone.keypad", "server.phone.line_encoder", "server.phone.line_microphone", "server.phone.line_player",
     "server.phone.patience", "server.phone.phone_codec", "server.phone.signatures", "server.phone.tones",
-    "server.http.buckets", "server.http.proxies", "server.sessions.outbound", "server.tenants.budget",
-    "server.watching.heard_sound", "server.watching.turn_account", "server.watching.watched_call",
+    "server.http.address_rates", "server.http.buckets", "server.http.proxies", "server.room.estimate",
+    "server.sessions.outbound",
+    "server.tenants.budget", "server.webrtc.sdp", "server.webrtc.track_microphone", "server.webrtc.track_playback",
+    "server.watching.heard_sound", "server.watching.turn_account",
+    "server.watching.watched_call",
     "engine.audio.segmenter", "engine.audio.transcriber", "engine.jobs.admission", "engine.memory.blocks",
     "engine.text.detokenizer",
 }  # fmt: skip
@@ -47,33 +50,37 @@ IMPURITIES = {"asyncio", "time", "random", "secrets", "logging", "socket", "thre
 
 ASYNC = {
     "server.app", "server.cli", "server.client",
-    "server.api.chat", "server.api.disconnect", "server.api.reference.docs", "server.api.speech",
+    "server.api.chat_engine", "server.api.disconnect", "server.api.reference.docs", "server.api.speech",
     "server.audio.decoding", "server.audio.opus_process", "server.audio.feeding", "server.audio.speaking",
     "server.commands.chat", "server.commands.neighbours", "server.commands.perplexity", "server.commands.say",
     "server.commands.serve", "server.commands.sinks", "server.commands.talk", "server.commands.terminal",
-    "server.commands.transcribe", "server.commands.voices",
-    "server.engine_client.child", "server.engine_client.engine_process", "server.engine_client.packets",
+    "server.commands.stopping",
+    "server.commands.supervisor", "server.commands.transcribe", "server.commands.voices", "server.commands.worker",
+    "server.engine_client.child", "server.engine_client.engine_client", "server.engine_client.engine_process",
+    "server.cell.control", "server.cell.member", "server.engine_client.linked_engine", "server.engine_client.packets",
     "server.engine_client.remote_chat", "server.engine_client.stream",
     "server.http.body", "server.http.frames", "server.http.heads", "server.http.middleware",
     "server.http.request_limit", "server.http.tls", "server.http.transports",
     "server.commands.lab", "server.lab.agents.server", "server.lab.holding", "server.lab.runner",
+    "server.lab.versus",
     "server.phone.call", "server.phone.incoming", "server.phone.sockets", "server.phone.tool_webhook",
-    "server.sessions.connection", "server.sessions.conversation", "server.sessions.journal", "server.sessions.registry",
-    "server.store.redis", "server.store.sqlite",
+    "server.room.agent_check", "server.sessions.connection", "server.sessions.conversation", "server.sessions.journal",
+    "server.sessions.registry", "server.store.redis", "server.store.sqlite",
     "server.watching.call_webhook", "server.watching.disk_thread", "server.watching.recordings",
     "server.watching.traces", "server.watching.watch_service",
+    "server.webrtc.call_socket", "server.webrtc.calls", "server.webrtc.peer",
 }  # fmt: skip
 """Modules that do I/O or wait for it."""
 
 ROOMS = {
     "engine": (
-        "api", "errors", "progress", "weights", "kernels", "memory", "text", "audio", "schedule", "models", "runners",
-        "voices", "jobs", "loop", "build", "template", "process",
+        "api", "errors", "progress", "links", "weights", "kernels", "memory", "text", "audio", "schedule", "models",
+        "runners", "voices", "jobs", "loop", "build", "template", "process",
     ),
     "server": (
-        "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "tenants", "engine_client",
-        "metrics", "watching", "store", "audio", "protocols", "http", "sessions", "phone", "service", "api", "app",
-        "client", "lab", "commands", "cli",
+        "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "cell", "tenants",
+        "engine_client", "metrics", "room", "watching", "store", "audio", "protocols", "http", "sessions", "phone",
+        "webrtc", "service", "api", "app", "client", "lab", "cluster", "commands", "cli",
     ),
 }  # fmt: skip
 """The folders of each package and the files at its door, in order: each may import those before it."""

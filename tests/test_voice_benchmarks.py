@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +38,9 @@ from voxlane.engine.text.tokenizer import Tokenizer
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
+import gpu_conversations as conversations
 import gpu_sessions
+from support.crowd import talkers
 from support.engines import pretended, switched
 from support.sessions import engine as session_engine
 from support.sessions import speakers
@@ -47,6 +51,8 @@ NOTHING = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
 
 class ScriptedEngine:
     """Hears everything at once, writes a token and says a clause whenever it is asked to."""
+
+    connected, starting = True, False
 
     def __init__(self, clause_s: float) -> None:
         self.ready = SimpleNamespace(speak_rate=RATE)
@@ -81,6 +87,9 @@ class ScriptedEngine:
                     self._queue.append(Finished(name, 0, "eos", NOTHING))
                 case _:
                     pass
+
+    def send_soon(self, message: Append) -> None:
+        self.send(message)
 
     def step(self, now: float) -> None:
         if self._left and not self.paused:
@@ -213,3 +222,24 @@ def test_the_pretended_device_replaces_names_that_the_engine_has() -> None:
     with mock.patch.dict(vars(asr_tts)), mock.patch.dict(vars(assemble)):
         pretended.pretend()
         assert assemble.Runner is pretended.Chat  # type: ignore[comparison-overlap]
+
+
+def test_a_row_of_conversations_is_judged_by_every_target() -> None:
+    good = {"voice_to_voice": [300.0] * 20, "late": [1.0], "replies": 20}
+    assert conversations.verdict(talkers.Diary(**good), 1.0) == "met"  # type: ignore[arg-type]
+    assert conversations.verdict(talkers.Diary(**good), 21.0) == "not measurable"  # type: ignore[arg-type]
+    assert conversations.verdict(talkers.Diary(), 1.0) == "not measurable"
+    for name in ("dry_replies", "stale", "unanswered", "closed", "refused", "missed"):
+        assert conversations.verdict(talkers.Diary(**good, **{name: 1}), 1.0) == "missed", name  # type: ignore[arg-type]
+    slow = {**good, "voice_to_voice": [300.0] * 18 + [451.0] * 2}
+    assert conversations.verdict(talkers.Diary(**slow), 1.0) == "missed"  # type: ignore[arg-type]
+    parts = [asdict(talkers.Diary(**good)), asdict(talkers.Diary(stale=2, late=[3.0]))]  # type: ignore[arg-type]
+    whole = conversations.together(parts)
+    assert (len(whole.voice_to_voice), whole.stale, whole.late) == (20, 2, [1.0, 3.0])
+
+
+def test_the_lag_between_two_readings_is_a_class_of_the_histogram() -> None:
+    before = {0.001: 10.0, 0.01: 10.0, 0.1: 10.0}
+    after = {0.001: 60.0, 0.01: 109.0, 0.1: 110.0}
+    assert conversations.lag_p99_ms(before, after) == 10.0
+    assert math.isnan(conversations.lag_p99_ms(after, after))

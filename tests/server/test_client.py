@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from voxlane.codecs.wav import decode_wav, encode_wav
 from voxlane.server.client import SUBPROTOCOL, VoiceClient
 from voxlane.server.commands.serve import drain
-from voxlane.server.commands.talk import OUTPUT_RATE, TalkOptions, run_talk
+from voxlane.server.commands.talk import OUTPUT_RATE, TalkOptions, run_talk, voice_url
 from voxlane.server.config import ServerConfig, StoreConfig, VoiceConfig
 from voxlane.server.errors import ConfigError, ConversationFailed
 from voxlane.server.player import Ack, Player
@@ -301,6 +301,28 @@ async def test_a_line_that_breaks_while_one_comes_back_is_tried_again() -> None:
     assert [visit[1].get("resume") for visit in visits] == [None, "t", "t"]
 
 
+async def test_a_client_that_resumes_names_its_server() -> None:
+    greeting: dict[str, Any] = {"token": "t", "limits": {"resume_s": 30}, "resumed": False, "at": "cell1"}
+    addresses: list[str] = []
+
+    async def serve_briefly(socket: ServerConnection) -> None:
+        assert socket.request is not None
+        addresses.append(socket.request.path)
+        await socket.recv()
+        await socket.send(msgpack.packb(("ready", 1, greeting | {"resumed": len(addresses) > 1})))
+        if len(addresses) == 1:
+            socket.transport.abort()
+        elif len(addresses) == 2:
+            await socket.send(msgpack.packb(("go_away", 2, 0, "draining")))
+            await socket.close(1012)
+
+    async with serve(serve_briefly, "127.0.0.1", 0, subprotocols=[SUBPROTOCOL]) as server:
+        client = VoiceClient(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/voice")
+        await client.connect()
+        assert [event.name async for event in client] == ["ready", "ready", "go_away", "ready"]
+    assert addresses == ["/v1/voice", "/v1/voice?at=cell1", "/v1/voice?at="]
+
+
 # ---- voxlane talk
 
 
@@ -372,3 +394,23 @@ async def test_a_conversation_that_is_handed_over_goes_on_at_the_next_server(ser
         assert [one["content"] for one in client.ready["history"]] == ["hello", "hello"]
         await client.say("and on")
         assert (await until("turn_done")).fields == {"turn": 2, "how": "done"}
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("http://127.0.0.1:8000", "ws://127.0.0.1:8000/v1/voice"),
+        ("https://example.org/", "wss://example.org/v1/voice"),
+        ("https://example.org/v1", "wss://example.org/v1/voice"),
+        ("ws://[::1]:8000", "ws://[::1]:8000/v1/voice"),
+        ("wss://example.org/voices/v1/voice", "wss://example.org/voices/v1/voice"),
+    ],
+)
+def test_talk_takes_the_addresses_that_say_takes(url: str, meant: str) -> None:
+    assert voice_url(url) == meant
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://example.org", "http://"])
+def test_an_address_of_another_kind_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="begins with http://"):
+        TalkOptions(url)

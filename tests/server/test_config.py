@@ -252,7 +252,8 @@ def value_for(key: str, hint: object) -> st.SearchStrategy[object]:
         return st.sampled_from(typing.get_args(hint))
     if hint is bool:
         return st.booleans()
-    texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(str.isprintable)
+    printable = st.characters(codec="utf-8", exclude_categories=("C", "Z"), include_characters=" ")
+    texts = st.text(printable, min_size=1, max_size=20)
     if key in ("chat.url", "engine.adapter", "server.tls_cert", "server.tls_key"):
         return st.just("")  # they need another key with them
     if key == "server.trusted_proxies":
@@ -261,6 +262,16 @@ def value_for(key: str, hint: object) -> st.SearchStrategy[object]:
         return st.lists(st.sampled_from(["Siobhan = shiv-awn", "Niamh = /niːv/", "SQL=sequel"]), unique=True)
     if key in PHONE_VALUES:
         return PHONE_VALUES[key]
+    if key == "webrtc.public_addresses":
+        return st.lists(st.sampled_from(["203.0.113.7", "2001:db8::7"]), unique=True)
+    if key == "webrtc.ice_servers":
+        return st.lists(st.sampled_from(["stun:stun.example.org", "turn:10.0.0.1:3478"]), unique=True)
+    if key == "server.agent_check":
+        return st.sampled_from(["", "127.0.0.1:9100", "[::1]:9100"])
+    if key == "server.gpus":
+        return st.lists(st.sampled_from(["0", "1", "GPU-4d5e6f70-1234"]), unique=True)
+    if key == "server.at":
+        return st.sampled_from(["", "cell1", "a.b-c_d"])
     if key == "store.url":
         return st.sampled_from(["redis://127.0.0.1:6379/0", "rediss://example.org", "unix:///run/valkey.sock"])
     if hint is str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import gzip
 import http.server
+import re
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from peer import MANUAL, Peer, eventually, speech
 
+from voxlane.codecs.extras import install_command
 from voxlane.server.config import Config, TracesConfig
 from voxlane.server.errors import ConfigError
 from voxlane.server.metrics import Metrics
@@ -174,7 +176,7 @@ def test_without_the_extra_the_error_names_the_command(monkeypatch: pytest.Monke
         return real(name, *rest, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ConfigError, match=r"pip install 'voxlane\[otel\]'"):
+    with pytest.raises(ConfigError, match=re.escape(install_command("otel"))):
         WatchService(Config(traces=TracesConfig(on=True)), Metrics(), "test")
 
 

@@ -1,0 +1,73 @@
+"""The commands that README and docs show exist as they are written: options, subcommands, make's targets, extras."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from voxlane.server import cli
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"`([^`]+)`")
+SHELLS = ("", "sh", "bash", "console", "yaml")
+OWN = re.compile(r"(?:^|[\s;&|(])((?:voxlane [a-z]+|voxlane --)[^|;&<>\n]*)")
+MAKE = re.compile(r"^ *make ([a-z-]+)\b", re.MULTILINE)
+EXTRA = re.compile(r"pip install[^`\n]*?(?:voxlane|\.)\[([a-z,]+)\]")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+ELLIPSES = ("…", "...")
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def blocks(page: Path) -> Iterator[str]:
+    """Yield a page's blocks of commands; a backslash joins a line with the next one."""
+    for kind, text in BLOCK.findall(read(page)):
+        if kind in SHELLS:
+            yield text.replace("\\\n", " ")
+
+
+def commands(page: Path) -> list[str]:
+    """Return our own commands in a page's blocks."""
+    lines = (line for block in blocks(page) for line in block.splitlines())
+    found = (match.group(1).strip() for line in lines for match in OWN.finditer(line.split(" #")[0]))
+    return [one for one in found if not any(dots in one for dots in ELLIPSES)]
+
+
+ALL = sorted({(page.relative_to(ROOT).as_posix(), command) for page in PAGES for command in commands(page)})
+
+
+def test_there_are_commands_to_check() -> None:
+    assert len(ALL) > 30
+    assert ("README.md", "voxlane talk --in question.wav --out answer.wav") in ALL
+
+
+@pytest.mark.parametrize(("page", "command"), ALL, ids=[command for _, command in ALL])
+def test_a_command_is_understood(page: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, *arguments = shlex.split(command)
+    parser = cli._parser(with_models=arguments[:1] == ["models"])
+    with contextlib.suppress(SystemExit):  # --help and --version end it too, without a complaint
+        parser.parse_args(arguments)
+    assert capsys.readouterr().err == "", page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_make_has_the_targets(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", read(ROOT / "Makefile"), re.MULTILINE))
+    told = [*blocks(page), *SPAN.findall(BLOCK.sub("", read(page)))]
+    assert {name for text in told for name in MAKE.findall(text)} <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_package_has_the_extras(page: Path) -> None:
+    known = set(PROJECT["project"]["optional-dependencies"])
+    assert {name for names in EXTRA.findall(read(page)) for name in names.split(",")} <= known
