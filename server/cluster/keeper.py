@@ -40,6 +40,10 @@ ASK_SECONDS = 1.0
 ANSWER_SECONDS = 5.0
 """Time for the answer."""
 
+SILENT_ANSWERS = 6
+"""A cell that has served and then owes so many answers in a row hangs, and is killed. HAProxy does not notice it: its
+check only connects, which the kernel answers."""
+
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 30.0
 """Before a process that has ended is started again; each end before it was ready doubles the pause."""
 
@@ -84,6 +88,7 @@ class CellKeeper:
         self._state: CellState = "starting"
         self._room = ToldRoom()
         self._restarts, self._failures, self._pid, self._reason = 0, 0, 0, ""
+        self._silent = 0  # answers in a row that did not come in time
         self._draining = threading.Event()
         # The kernel kills the process when this thread ends: it lasts as long as the actor.
         self._thread = threading.Thread(target=self._keep, name=f"keeper of {spec.name}", daemon=True)
@@ -135,11 +140,13 @@ class CellKeeper:
     def _run_once(self) -> tuple[bool, str]:
         """Run the process to its end; return whether it has served, and why it has ended. Raise nothing."""
         try:
-            started = log_size()
+            started, self._silent = log_size(), 0
             self._choose_ports()
             served, status = self._run()
             if not self._draining.is_set():
                 logger.error(line("cell ended", cell=self._spec.name, status=status))
+            if self._silent >= SILENT_ANSWERS:
+                return served, f"it hung: {SILENT_ANSWERS} questions in a row were not answered"
             return served, reason_of(status, log_since(started))
         except ConfigError as error:
             logger.error(line("cell not started", cell=self._spec.name))
@@ -186,6 +193,9 @@ class CellKeeper:
             if not told and time.monotonic() >= next_s:
                 self._look(served=served)
                 served = served or self._state in ("ready", "full")
+                if served and self._silent >= SILENT_ANSWERS:
+                    logger.error(line("cell hangs", cell=self._spec.name))
+                    process.kill()
                 next_s = time.monotonic() + (ASK_SECONDS if served else 0.0)
 
     def _look(self, *, served: bool) -> None:
@@ -200,9 +210,13 @@ class CellKeeper:
 
     def _ask(self) -> ToldRoom | None:
         """Return the room of our own cell if it is ready, else None. Plain HTTP and TLS are tried in turn."""
+        silent, self._silent = self._silent, 0
         try:
             ready = ask_ready(self._scheme, self._host, self._port)
         except ConnectionRefusedError:
+            return None
+        except TimeoutError:
+            self._silent = silent + 1
             return None
         except MsgspecError:  # another program's answer
             return None

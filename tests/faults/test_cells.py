@@ -39,6 +39,9 @@ from voxlane.server import limits
 
 pytestmark = pytest.mark.soak
 
+CALLS, CALL_REST_S = 50, 2.0
+"""People who talk while everything is upgraded, and rest after each turn."""
+
 
 class House:
     """The cells, the balancers and the store of one test."""
@@ -148,6 +151,29 @@ async def test_a_cell_that_drains_gets_nothing_new_and_its_conversations_move(ho
     await talking(talkers, count, stop)
     assert all(talker.at == "cell2" for talker in talkers)
     assert "voice drained" in leaver.log.read_text()
+
+
+async def test_a_rolling_upgrade_under_fifty_calls_drops_none(house: House) -> None:
+    for number in (1, 2):
+        house.cell(number)
+    balancer = house.balancer()
+    talkers, count = crowd(CALLS, balancer.url)
+    for talker in talkers:
+        talker.rest_s = CALL_REST_S
+
+    async def upgrade() -> None:
+        for number in (1, 2):
+            old = house.cells[f"cell{number}"]
+            old.signal(signal.SIGTERM)
+            assert await asyncio.to_thread(old.wait) == 0
+            new = await asyncio.to_thread(house.cell, number)
+            await eventually(lambda name=new.name: weight(balancer, name) > 0)  # type: ignore[misc]
+
+    resumed = await talking(talkers, count, upgrade, messages=10)
+    assert all(resumed)  # each was at one of the two
+    gaps_s = sorted(gaps(talkers))
+    late_s = gaps_s[round(0.95 * (len(gaps_s) - 1))]
+    print(f"two cells upgraded under {CALLS} calls: none dropped, gap p95 {late_s * 1e3:.0f} ms, {figures(gaps_s)}")
 
 
 async def test_a_drain_by_the_runtime_api_lasts_and_closes_no_socket(house: House) -> None:

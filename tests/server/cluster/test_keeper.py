@@ -72,6 +72,21 @@ def test_a_killed_cell_is_started_again_at_the_same_port(keep: Keep) -> None:
     assert (facts(keeper).port, facts(keeper).restarts) == (first.port, 1)
 
 
+def test_a_cell_that_hangs_is_killed_and_started_again(
+    keep: Keep, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keeping, "ANSWER_SECONDS", 0.5)
+    keeper = keep()
+    until(lambda: facts(keeper).serves, "the cell is ready")
+    first = facts(keeper)
+    os.kill(first.pid, signal.SIGSTOP)  # connections are still taken, by the kernel
+    until(lambda: facts(keeper).restarts == 1, "it was killed")
+    assert wait_gone([first.pid], GONE_S) == []
+    until(lambda: facts(keeper).serves, "it is ready again")
+    assert (facts(keeper).port, facts(keeper).restarts) == (first.port, 1)
+    assert "cell hangs" in caplog.text
+
+
 def test_a_cell_that_cannot_start_is_tried_again(keep: Keep) -> None:
     keeper = keep("--fail", "the port is in use")
     until(lambda: facts(keeper).restarts >= 2, "it was tried again")
