@@ -370,8 +370,12 @@ STORE_PARKED_SECONDS = 15.0
 STORE_RETRY_SECONDS = 1.0
 """Time between two attempts to write to a store that has failed."""
 
-SILENCE_LOOK_SECONDS = 0.2
-"""How often a drain looks for a silence in which a conversation can be handed over; most of them tell it themselves."""
+SILENCE_LOOK_SECONDS = 0.05
+"""How often a drain looks for silences in which conversations can be handed over."""
+
+HAND_OVERS_AT_ONCE = 5
+"""Conversations that one such look hands over. All at once would wait for each other at the process that goes on with
+them; a hundred in a second do not."""
 
 CALL_FAREWELL_SECONDS = 8.0
 """How long before the end of a drain telephone calls begin to say good-bye."""

@@ -363,8 +363,8 @@ class Connection:
                 self._reads = False
                 message = await self._receive()
                 self._reads = True
-                if self._taken_over:
-                    return None  # `_ended` holds the reason
+                if self._ended.done():
+                    return None  # it holds the reason
                 for place, incoming in enumerate(conversation.codec.decode(message)):
                     if isinstance(incoming, Bye):
                         conversation.send(Farewell())
@@ -386,7 +386,7 @@ class Connection:
         return Audio(await self._opus.decode(packet.data))
 
     def _handle(self, conversation: Conversation, incoming: Decoded) -> None:
-        if self._taken_over:  # while other tasks ran
+        if self._ended.done():  # while other tasks ran; a conversation that is handed over must stay as it is
             return
         if not isinstance(incoming, Audio):  # audio may have been sent before `ready` came
             self._registry.token_arrived(conversation)

@@ -117,6 +117,7 @@ class SessionRegistry:
         self._empty.set()
         self._quiet.set()
         self.draining = False
+        self._hand_overs = 0  # how many conversations a drain may hand over now
         self.stop_asked = asyncio.Event()  # the server was told to stop; it may not have drained yet
         if reason := native_ear.native():  # built here, once for a machine, and not when the first person speaks
             logger.warning(line("ear", native="off", slow="yes", reason=reason))
@@ -686,6 +687,7 @@ class SessionRegistry:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + seconds
         while self._conversations and loop.time() < until_s:
+            self._hand_overs = limits.HAND_OVERS_AT_ONCE
             for conversation in self._conversations.values():
                 if conversation.movable and conversation.writer is not None:
                     conversation.writer.notify()
@@ -712,7 +714,10 @@ class SessionRegistry:
 
     def hand_over_if_silent(self, conversation: Conversation) -> None:
         """While the server drains, let another process go on with a conversation in which neither side speaks."""
-        if self.draining and conversation.writer is not None and conversation.movable and conversation.session.silent:
+        if not self._hand_overs or conversation.writer is None:
+            return
+        if conversation.movable and conversation.session.silent:
+            self._hand_overs -= 1
             conversation.writer.end(HandOver())
 
     async def aclose(self) -> None:

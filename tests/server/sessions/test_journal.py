@@ -13,9 +13,12 @@ import pytest
 from peer import MANUAL, Peer, eventually, speech
 from redis_server import RedisServer, redis_binary
 
+from voxlane.server import limits
 from voxlane.server.commands.serve import drain
 from voxlane.server.config import ServerConfig, StoreConfig, VoiceConfig
-from voxlane.server.errors import StoreUnavailable
+from voxlane.server.conversation.client_events import TextTurn
+from voxlane.server.errors import StoreUnavailable, VoxlaneError
+from voxlane.server.sessions.connection import Connection
 from voxlane.server.store.sqlite import SqliteStore
 
 SLOW: dict[str, Any] = {"config": {"voice": "two", "turns": {"mode": "manual"}, "buffer_s": 0.5}}
@@ -309,6 +312,46 @@ async def test_a_drain_hands_conversations_over_in_a_silence(serving: Any, store
             assert (await again.say("more"))[-1][2:] == [2, "done"]
             await again.bye()
         assert old.service.metrics.handed_over._value.get() == 2
+
+
+async def test_what_comes_after_the_decision_to_hand_over_is_left_to_the_next_process(
+    serving: Any, store: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = Connection.end
+
+    def end_and_read(connection: Connection, error: VoxlaneError) -> None:
+        end(connection, error)
+        assert connection._conversation is not None
+        connection._handle(connection._conversation, TextTurn("late"))  # as its reader, which is not stopped yet
+
+    async with serving(store=store, server=ServerConfig(drain_s=60)) as old, serving(store=store) as new:
+        peer = await Peer.open(old.url, MANUAL)
+        await peer.say("one")
+        monkeypatch.setattr(Connection, "end", end_and_read)
+        ending = asyncio.create_task(drain(old.service, old.http))
+        assert await peer.closed() == 1012
+        monkeypatch.undo()
+        again = await resume(new.url, peer)
+        assert history(again.ready) == [("user", "one"), ("assistant", "one")]
+        assert (await again.say("late"))[-1][3] == "done"
+        await again.bye()
+        await ending
+
+
+async def test_a_drain_hands_over_a_few_conversations_at_a_time(
+    serving: Any, store: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HAND_OVERS_AT_ONCE", 2)
+    monkeypatch.setattr(limits, "SILENCE_LOOK_SECONDS", 3600.0)  # it looks once
+    async with serving(store=store, server=ServerConfig(drain_s=3600)) as old:
+        peers = [await Peer.open(old.url, MANUAL) for _ in range(5)]
+        ending = asyncio.create_task(drain(old.service, old.http))
+        assert await asyncio.gather(*(peer.closed() for peer in peers[:2])) == [1012, 1012]
+        for peer in peers[2:]:
+            await peer.send("ping", 1)
+            await peer.until("pong")
+        assert len(old.service.sessions) == 3
+        ending.cancel()
 
 
 async def test_what_outlasts_a_drain_is_cut_told_and_handed_over(serving: Any, store: StoreConfig) -> None:
