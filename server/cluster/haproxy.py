@@ -35,13 +35,14 @@ class ServerState:
     port: int
     agent_host: str
     agent_port: int
+    check_port: int
     drains: bool
     is_out: bool  # `state maint`, or `disabled` in the file
 
     def is_at(self, cell: CellFacts) -> bool:
         """Return whether it has a cell's address."""
-        places = ((self.host, self.port), (self.agent_host, self.agent_port))
-        return places == ((_plain(cell.host), cell.port), (_plain(cell.host), cell.agent_port))
+        host, ports = _plain(cell.host), (cell.port, cell.agent_port, cell.agent_port)
+        return (self.host, self.agent_host) == (host, host) and (self.port, self.agent_port, self.check_port) == ports
 
 
 def server_states(told: str) -> dict[str, ServerState]:
@@ -57,6 +58,7 @@ def _state_of(row: dict[str, str]) -> ServerState:
         port=int(row["srv_port"]),
         agent_host=_plain(host if agent == "-" else agent),
         agent_port=int(row["srv_agent_port"]),
+        check_port=int(row["srv_check_port"]),
         drains=bool(admin & _DRAIN),
         is_out=bool(admin & _MAINT),
     )
@@ -76,6 +78,8 @@ def place_orders(cell: CellFacts, backend: str = BACKEND) -> list[str]:
     return [
         f"set server {place} addr {cell.host} port {cell.port}",
         f"set server {place} agent-addr {cell.host} port {cell.agent_port}",
+        # The agent's, too: a cell that drains closes its own port, and its calls must not be cut for that.
+        f"set server {place} check-port {cell.agent_port}",
     ]
 
 
@@ -97,7 +101,8 @@ def leave_orders(name: str, backend: str = BACKEND) -> list[str]:
 def server_lines(cells: Sequence[CellFacts]) -> str:
     """Return the lines of HAProxy's file for these cells."""
     return "".join(
-        f"    server {cell.name} {joined(cell.host, cell.port)} agent-addr {cell.host} agent-port {cell.agent_port}\n"
+        f"    server {cell.name} {joined(cell.host, cell.port)} port {cell.agent_port}"
+        f" agent-addr {cell.host} agent-port {cell.agent_port}\n"
         for cell in cells
         if cell.port
     )

@@ -149,6 +149,7 @@ class Balancer:
             r"server cell1 10\.0\.1\.1:8000": f"server cell1 {self._cells[0]}:{ports[0]}",
             r"server cell2 10\.0\.1\.2:8000": f"server cell2 {self._cells[1]}:{ports[0]}",
             r"server (cell\d) 0\.0\.0\.0:8000": rf"server \1 0.0.0.0:{ports[0]}",
+            r"check port 9100": f"check port {ports[1]}",
             r"agent-port 9100": f"agent-port {ports[1]}",
         }
         for old, new in changes.items():

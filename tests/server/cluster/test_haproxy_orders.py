@@ -58,6 +58,7 @@ class FakeHaproxy:
     def restart(self) -> None:
         """Forget everything but the file."""
         self.address, self.agent, self.admin, self.runs_s = ["0.0.0.0", "8000"], ["-", "9100"], 5, 0
+        self.check_port = "9100"
 
     def _answer(self, words: list[str]) -> str:
         if words[:2] == ["show", "info"]:
@@ -65,12 +66,15 @@ class FakeHaproxy:
         if words[0] == "show":
             (host, port), (agent, agent_port) = self.address, self.agent
             row = (
-                f"2 cells 2 cell2 {host} 2 {self.admin} 100 100 0 1 0 2 6 22 0 0 - {port} - 0 0 - {agent} {agent_port}"
+                f"2 cells 2 cell2 {host} 2 {self.admin} 100 100 0 1 0 2 6 22 0 0 - {port} - 0"
+                f" {self.check_port} - {agent} {agent_port}"
             )
             return f"1\n{HEAD}\n{row}"
         self.orders.append(" ".join(words))
         if words[3] == "state":
             self.admin = {"ready": 4, "drain": 12, "maint": 5}[words[4]]
+        elif words[3] == "check-port":
+            self.check_port = words[4]
         else:
             setattr(self, {"addr": "address", "agent-addr": "agent"}[words[3]], [words[4], words[6]])
         return self.answer
@@ -93,6 +97,7 @@ def test_a_cell_joins_by_its_address_and_leaves_by_its_state() -> None:
     assert join_orders(CELL) == [
         "set server cells/cell2 addr 10.0.1.2 port 8001",
         "set server cells/cell2 agent-addr 10.0.1.2 port 9101",
+        "set server cells/cell2 check-port 9101",
         "set server cells/cell2 state ready",
     ]
     assert drain_orders("cell2", "b") == ["set server b/cell2 state drain"]
@@ -101,7 +106,7 @@ def test_a_cell_joins_by_its_address_and_leaves_by_its_state() -> None:
 
 def test_the_lines_of_the_file_leave_out_a_cell_without_a_place() -> None:
     lines = server_lines([CELL, CellFacts("cell3", "no answer")])
-    assert lines == "    server cell2 10.0.1.2:8001 agent-addr 10.0.1.2 agent-port 9101\n"
+    assert lines == "    server cell2 10.0.1.2:8001 port 9101 agent-addr 10.0.1.2 agent-port 9101\n"
 
 
 def test_haproxy_is_told_once_until_the_cell_moves(fake: FakeHaproxy) -> None:
