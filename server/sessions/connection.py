@@ -500,6 +500,8 @@ class Connection:
                 while not self._taken_over and (run := conversation.outbound.next_run()):
                     await self._write_run(conversation, run, sound=False)
                 await conversation.journal.park()
+                if not conversation.movable:  # the store has failed: once more
+                    await conversation.journal.leave()
                 self._metrics.handed_over.inc()
                 await self._websocket.close(HandOver.close_code)
 

@@ -203,10 +203,15 @@ class Conversation:
         self._fail(ResumedElsewhere())
 
     @property
-    def movable(self) -> bool:
-        """Whether another process could go on with it now."""
+    def outlives(self) -> bool:
+        """Whether it has a record that outlives this process, even if the store fails just now."""
         journal = self.journal
-        return journal is not None and journal.movable and journal.resumable and not journal.over
+        return journal is not None and journal.movable and not journal.over
+
+    @property
+    def movable(self) -> bool:
+        """Whether another process could go on with it now: the store has everything that the client was told."""
+        return self.outlives and self.journal is not None and self.journal.resumable
 
     def end_turns(self) -> None:
         """End every open turn and the reply, and tell the client: the server goes down."""

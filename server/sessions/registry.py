@@ -556,7 +556,7 @@ class SessionRegistry:
     def park(self, conversation: Conversation) -> None:
         """Keep a conversation without a socket for `resume_s`."""
         conversation.detach()
-        if self.draining and conversation.movable:
+        if self.draining and conversation.outlives:
             self._spawn(self._leave_to_store(conversation))
             return
         if self.draining or conversation.over or not self.config.resume_s:
@@ -580,8 +580,9 @@ class SessionRegistry:
             self.release(conversation, HANDED_OVER if outcome == "other_owner" else "left")
 
     async def _leave_to_store(self, conversation: Conversation) -> None:
-        if conversation.journal is not None:
-            await conversation.journal.park()
+        journal = conversation.journal
+        if journal is not None:
+            await (journal.park() if journal.resumable else journal.leave())
         if conversation.writer is None:  # else a client has come back meanwhile
             self.release(conversation, HANDED_OVER)
 
@@ -664,7 +665,7 @@ class SessionRegistry:
         running = len(self._conversations)
         for conversation in list(self._conversations.values()):
             if conversation.name in self._parked:
-                if conversation.movable:
+                if conversation.outlives:
                     self._spawn(self._leave_to_store(conversation))
                 else:
                     self.close(conversation, "draining")

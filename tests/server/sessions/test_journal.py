@@ -261,6 +261,24 @@ async def test_a_store_that_fails_does_not_end_conversations(
         await again.bye()
 
 
+async def test_a_call_that_breaks_in_a_drain_while_the_store_fails_is_written_once_more(
+    serving: Any, store: StoreConfig, failing: type[FailingStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STORE_RETRY_SECONDS", 3600.0)
+    async with serving(store=store, server=ServerConfig(drain_s=3600)) as old, serving(store=store) as new:
+        peer = await Peer.open(old.url, MANUAL)
+        failing.down = True
+        await peer.say("meanwhile")
+        ending = asyncio.create_task(drain(old.service, old.http))
+        await peer.until("go_away")  # it cannot be handed over
+        failing.down = False
+        peer.drop()
+        await ending
+        again = await resume(new.url, peer)
+        assert history(again.ready) == [("user", "meanwhile"), ("assistant", "meanwhile")]
+        await again.bye()
+
+
 async def test_an_emptied_store_is_no_lost_ownership(serving: Any, store: StoreConfig) -> None:
     async with serving(store=store) as old, serving(store=store) as new:
         peer = await Peer.open(old.url, MANUAL)
