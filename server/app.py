@@ -66,7 +66,7 @@ def make_app(
         await service.sessions.start()
         agent = AgentCheck(
             service.config.server,
-            lambda: service.room.report if service.engine.ready else None,
+            lambda: service.room.tell_balancer() if service.engine.ready else None,
             shared=service.seat.shared,
         )
         async with service.watch, service.engine, AudioSocketListener(service.phone), agent:

@@ -377,6 +377,10 @@ HAND_OVERS_AT_ONCE = 5
 """Conversations that one such look hands over. All at once would wait for each other at the process that goes on with
 them; a hundred in a second do not."""
 
+BALANCER_ASKS_SECONDS = 2.0
+"""Time for a balancer to ask for the room, and to learn that this cell drains. Before that it would send the clients
+that were handed over back here; after it, it is not waited for."""
+
 CALL_FAREWELL_SECONDS = 8.0
 """How long before the end of a drain telephone calls begin to say good-bye."""
 

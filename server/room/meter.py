@@ -120,6 +120,7 @@ class RoomMeter:
         self.engines = [EngineRoom(number, one, config, counts, clock) for number, one in enumerate(engine.members)]
         self.conversations: Callable[[], int] = lambda: 0  # how many there are in the cell; set by the registry
         self.draining: Callable[[], bool] = lambda: False  # whether the whole cell does; set by the registry
+        self._told_draining = False
         metrics.on_first_sound.append(self._sounded)
         engine.room_ranks = self._ranks
 
@@ -196,6 +197,17 @@ class RoomMeter:
         return [2 if room.takes_new else int(room.takes_resumed) for room in self._rooms()]
 
     # ---- telling
+
+    def tell_balancer(self) -> RoomReport:
+        """Return what is left now, for a balancer that asks."""
+        report = self.report
+        self._told_draining = report.state == "draining"
+        return report
+
+    @property
+    def balancer_knows(self) -> bool:
+        """Whether a balancer was told that the cell drains. Without an agent-check there is none that asks."""
+        return self._told_draining or not self._config.server.agent_check
 
     @property
     def report(self) -> RoomReport:

@@ -686,9 +686,10 @@ class SessionRegistry:
     async def _wait_empty(self, seconds: float) -> bool:
         """Wait until all conversations are gone, and let those that can move look for their silence."""
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + seconds
+        told_s, until_s = loop.time() + limits.BALANCER_ASKS_SECONDS, loop.time() + seconds
         while self._conversations and loop.time() < until_s:
-            self._hand_overs = limits.HAND_OVERS_AT_ONCE
+            if self._room.balancer_knows or loop.time() > told_s:
+                self._hand_overs = limits.HAND_OVERS_AT_ONCE
             for conversation in self._conversations.values():
                 if conversation.movable and conversation.writer is not None:
                     conversation.writer.notify()

@@ -15,7 +15,8 @@ from voxlane.engine.api import StepStats
 from voxlane.server import limits
 from voxlane.server.cell.counts import SharedCounts, make_counts
 from voxlane.server.cell.seat import CellSeat
-from voxlane.server.config import RoomConfig, ServerConfig, load
+from voxlane.server.commands.serve import drain
+from voxlane.server.config import RoomConfig, ServerConfig, StoreConfig, load
 from voxlane.server.errors import ConfigError
 from voxlane.server.room.agent_check import AgentCheck, answer_of
 
@@ -75,6 +76,23 @@ async def test_a_process_that_drains_answers_for_its_cell(serving: Any, tmp_path
             other.put("serving", 0)
             assert (await asked(port)).startswith("up 0% ")  # the cell drains
             running.service.sessions.draining = False
+
+
+async def test_conversations_are_handed_over_when_the_balancer_knows(
+    serving: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BALANCER_ASKS_SECONDS", 3600.0)
+    port = free_port()
+    server = ServerConfig(agent_check=f"127.0.0.1:{port}", drain_s=3600)
+    store = StoreConfig("sqlite", str(tmp_path / "talk.sqlite"), wait_s=10.0)
+    async with serving(server=server, store=store) as running:
+        peer = await Peer.open(running.url, MANUAL)
+        ending = asyncio.create_task(drain(running.service, running.http))
+        await eventually(lambda: running.service.sessions.draining)
+        assert (await peer.say("still here"))[-1][3] == "done"
+        assert (await asked(port)).startswith("up 0% ")
+        assert await peer.closed() == 1012
+        await ending
 
 
 async def test_a_server_that_was_not_ready_yet_is_down(serving: Any) -> None:
