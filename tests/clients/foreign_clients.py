@@ -62,6 +62,9 @@ CELLS = [
     for scenario in SCENARIOS
     if one.result(scenario) != NOT_OFFERED
 ]
+ANSWER = '{"scenario"'
+"""How a script's answer begins; its client prints other lines."""
+
 SCRIPT_S = 60.0
 """How long a script may take to load its client."""
 
@@ -102,7 +105,7 @@ class Outcome:
 
     told: dict[str, Any]  # what the script says
     wires: list[Wire]  # all connections that became WebSockets
-    log: str  # what the script and its client have printed
+    other: str  # what the client has printed
 
 
 class Runs:
@@ -132,11 +135,12 @@ class Runs:
             urls = {name: tap.url if one.api == "Realtime" else self._server for name, tap in taps.items()}
             arguments = [steady_key(self._client), self._clips, *(f"{name}={url}" for name, url in urls.items())]
             log = self._printed([*program(one), *one.script[1:], *arguments], SCRIPT_S + SCENARIO_S * len(scenarios))
-        lines = [json.loads(line) for line in log.splitlines() if line.startswith('{"scenario"')]
+        lines = [json.loads(line) for line in log.splitlines() if line.startswith(ANSWER)]
+        other = "\n".join(line for line in log.splitlines() if not line.startswith(ANSWER))
         told = {line["scenario"]: line for line in lines}
         nothing = {"failed": "the script says nothing about it"}
         return {
-            name: Outcome(told.get(name, nothing), [wire for wire in tap.wires if wire.messages], log)
+            name: Outcome(told.get(name, nothing), [wire for wire in tap.wires if wire.messages], other)
             for name, tap in taps.items()
         }
 
@@ -188,7 +192,7 @@ def runs(server: str, client: OpenAI, clips: Path, request: pytest.FixtureReques
 def test_a_cell_of_the_table(one: ForeignClient, scenario: str, runs: Runs) -> None:
     outcome = runs.outcome(one, scenario)
     told = outcome.told
-    assert "failed" not in told, f"{told['failed']}\n{outcome.log}"
+    assert "failed" not in told, f"{told['failed']}\n{outcome.other}"
     assert f"{told['version']}.".startswith(f"{one.version}."), told["version"]
     if one.result(scenario) == REFUSED:
         assert BETA_REFUSED in told["refused"]

@@ -8,8 +8,7 @@ import sys
 from typing import Any
 
 from client_script import ASKED, FORECAST, LISTENS_S, SKY, Place, Refused, play
-from openai import AsyncOpenAI
-from openai_caller import TRANSCRIBED, calling, message
+from openai_caller import TRANSCRIBED, calling, message, stock_client
 
 LISTENING = {"type": "server_vad", "interrupt_response": True}
 
@@ -76,7 +75,7 @@ async def push_to_talk(place: Place) -> dict[str, Any]:
 async def beta(place: Place) -> dict[str, Any]:
     """Open a session of the beta version."""
     async with (
-        AsyncOpenAI(base_url=place.api, api_key=place.key) as client,
+        stock_client(place.url, place.key) as client,
         client.beta.realtime.connect(model="gpt-realtime") as connection,
     ):
         event: Any = await connection.recv()

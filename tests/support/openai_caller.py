@@ -10,7 +10,7 @@ from typing import Any
 
 from client_script import INSTRUCTIONS, MAX_TOKENS, Player
 from microphone import Microphone
-from openai import AsyncOpenAI
+from openai import VERSION, AsyncOpenAI
 
 WEATHER: Any = {
     "type": "function",
@@ -98,11 +98,17 @@ class Caller:
         await self.connection.conversation.item.create(item=item)
 
 
+def stock_client(url: str, key: str) -> AsyncOpenAI:
+    """Return the stock client. Version 1 makes wss:// of every base URL, unless it is told the one for WebSockets."""
+    websocket: Any = {"websocket_base_url": f"{url.replace('http', 'ws', 1)}/v1"} if VERSION.startswith("1.") else {}
+    return AsyncOpenAI(base_url=f"{url}/v1", api_key=key, **websocket)
+
+
 @contextlib.asynccontextmanager
 async def calling(url: str, key: str, turn_detection: dict[str, Any] | None) -> AsyncIterator[Caller]:
     """Connect with the stock client and configure the session; without turn detection the microphone is off."""
     async with (
-        AsyncOpenAI(base_url=f"{url}/v1", api_key=key) as client,
+        stock_client(url, key) as client,
         client.realtime.connect(model="gpt-realtime") as connection,
     ):
         caller = Caller(connection)
