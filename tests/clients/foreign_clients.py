@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +201,14 @@ def test_a_cell_of_the_table(one: ForeignClient, scenario: str, runs: Runs) -> N
     if one.api == "Realtime":
         (wire,) = outcome.wires
         check_scenario(scenario, wire, runs.hear)
+
+
+def test_openai_in_node_without_tls(runs: Runs) -> None:
+    (one,) = [one for one in CLIENTS if one.package == "openai (npm)"]
+    for name, outcome in runs.run(replace(one, over_tls=False), ["connect", "text"]).items():
+        assert "failed" not in outcome.told, f"{outcome.told['failed']}\n{outcome.other}"
+        check_seen(name, outcome.told["seen"])
+        check_scenario(name, outcome.wires[0], runs.hear)
 
 
 def check_seen(scenario: str, seen: dict[str, Any]) -> None:
