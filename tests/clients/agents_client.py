@@ -27,7 +27,7 @@ class Talk:
 
     def words(self, role: str, place: int = -1) -> str:
         """Return what one side has said, as the SDK's history has it."""
-        items = [item for item in self.audience.all("history_updated")[-1].history if item.role == role]
+        items = [item for item in self.audience.all("history_updated")[-1].history if getattr(item, "role", "") == role]
         part = items[place].content[0]
         return str(getattr(part, "transcript", None) or getattr(part, "text", ""))
 

@@ -82,7 +82,7 @@ CLIENTS = (
     _python("openai (Python)", "2.54", "Realtime", "openai_client.py", "openai_2"),
     _python("openai (Python)", "3", "Realtime", "openai_client.py", ""),
     _node("openai (npm)", "7.55", "Realtime", "openai_realtime.mjs", over_tls=True),
-    _python("litellm", "1.109", "HTTP", "litellm_client.py", "litellm", others=OVER_HTTP),
+    _python("litellm", "1.104", "HTTP", "litellm_client.py", "litellm", others=OVER_HTTP),
     _node("@ai-sdk/openai", "4.0", "HTTP", "ai.mjs", part="`ai` 7", others=OVER_HTTP),
     _node(
         "@ai-sdk/openai-compatible",
