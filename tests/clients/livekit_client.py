@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator
+from importlib.metadata import version
 from typing import Any
 
 from client_script import ASKED, FORECAST, INSTRUCTIONS, LISTENS_S, MAX_TOKENS, SKY, Place, Refused, play
@@ -244,7 +245,13 @@ async def push_to_talk(place: Place) -> dict[str, Any]:
     async with calling(place, manual=True) as caller:
         caller.microphone.say(place.clips["question"])
         await asyncio.sleep(len(place.clips["question"]) / 2 / RATE)
-        caller.session.commit_user_turn()
+        if version("livekit-agents").startswith(
+            "1.2."
+        ):  # there commit_user_turn asks for a recogniser of the client's own
+            caller.agent.realtime_llm_session.commit_audio()
+            caller.session.generate_reply()
+        else:
+            caller.session.commit_user_turn()
         await caller.reply_ends(1)
         return {"asked": caller.asked(), "said": caller.replies()[-1].text_content}
 
@@ -261,7 +268,7 @@ async def beta(place: Place) -> dict[str, Any]:
         await watcher.refusal()
     finally:
         await session.aclose()
-    raise Refused(str(watcher.all("error")))
+    raise Refused(str(watcher.all("error")[0].error.error.body))
 
 
 SCENARIOS = {

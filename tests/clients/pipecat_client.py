@@ -88,10 +88,11 @@ class Watcher(BaseObserver):
         self._news = asyncio.Condition()
 
     async def on_push_frame(self, data: FramePushed) -> None:
-        towards = FrameDirection.UPSTREAM if isinstance(data.frame, TranscriptionFrame) else FrameDirection.DOWNSTREAM
+        towards = parts.TRANSCRIPTS if isinstance(data.frame, TranscriptionFrame) else FrameDirection.DOWNSTREAM
         if data.direction is towards or isinstance(data.frame, ErrorFrame):
             async with self._news:
-                self.frames.append(data.frame)
+                if data.frame.id not in {frame.id for frame in self.frames}:  # 0.0.85 tells of every step of its way
+                    self.frames.append(data.frame)
                 self._news.notify_all()
 
     def all(self, kind: type[Frame]) -> list[Frame]:

@@ -14,8 +14,12 @@ from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.runner import PipelineRunner
 from pipecat.pipeline.task import PipelineParams, PipelineTask
 from pipecat.processors.aggregators.openai_llm_context import OpenAILLMContext
+from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.openai_realtime import OpenAIRealtimeLLMService, events
 from pipecat.services.openai_realtime_beta import OpenAIRealtimeBetaLLMService
+
+TRANSCRIPTS = FrameDirection.DOWNSTREAM
+"""Where frames with what the person has said go."""
 
 WEATHER = {
     "type": "function",
@@ -60,4 +64,4 @@ async def running(worker: Any) -> AsyncIterator[None]:
         await task
 
 
-__all__ = ["events", "make_aggregators", "make_beta_service", "make_service", "make_worker", "running"]
+__all__ = ["TRANSCRIPTS", "events", "make_aggregators", "make_beta_service", "make_service", "make_worker", "running"]

@@ -16,9 +16,13 @@ from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair
+from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.openai.realtime import events
 from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
 from pipecat.workers.runner import WorkerRunner
+
+TRANSCRIPTS = FrameDirection.UPSTREAM
+"""Where frames with what the person has said go."""
 
 WEATHER = FunctionSchema(
     name="get_weather",
@@ -63,4 +67,4 @@ async def running(worker: Any) -> AsyncIterator[None]:
         await task
 
 
-__all__ = ["events", "make_aggregators", "make_service", "make_worker", "running"]
+__all__ = ["TRANSCRIPTS", "events", "make_aggregators", "make_service", "make_worker", "running"]

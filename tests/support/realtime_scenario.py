@@ -133,7 +133,10 @@ def check_allowed(wire: Wire) -> None:
     grammar = Grammar()
     for event in wire.events("server"):
         grammar.check(event)
-    assert wire.events("server", "error") == []
+    # LiveKit 1.2 cancels when it leaves, whether or not a response is active, and hides the answer from its user.
+    errors = [event["error"] for event in wire.events("server", "error")]
+    errors = [error for error in errors if error["code"] != "response_cancel_not_active"]
+    assert not errors, errors
 
 
 def check_scenario(scenario: str, wire: Wire, hear: Hear) -> None:
