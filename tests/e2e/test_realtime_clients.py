@@ -7,54 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from agents import function_tool
-from agents.realtime import RealtimeAgent, RealtimeModelSendRawMessage, RealtimeRunner
-from microphone import RATE, Microphone
-from openai import AsyncOpenAI, OpenAI
+from agents.realtime import RealtimeAgent, RealtimeRunner
+from agents_caller import Audience, choose_tools
+from client_script import ASKED, FORECAST, INSTRUCTIONS, LISTENS_S, Player
+from microphone import Microphone
+from openai import OpenAI
+from openai_caller import TRANSCRIBED, beside, calling, message, settings
 from realtime_scenario import Hear, answers, check, left, listener, record, steady_key
 from wiretap import Wiretap
 
 pytestmark = pytest.mark.weights
-
-INSTRUCTIONS = "You are a friendly voice assistant. Answer in one short sentence."
-LISTENS_S = 0.8
-"""How long the person listens to the story before cutting in."""
-
-WEATHER: Any = {
-    "type": "function",
-    "name": "get_weather",
-    "description": "Get the current weather of a city.",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-}
-FORECAST = "It is raining in Paris, 11 degrees."
-ASKED = "What is the weather in Paris?"
-TRANSCRIBED = "conversation.item.input_audio_transcription.completed"
-
-
-def settings(turn_detection: dict[str, Any]) -> Any:
-    """Return what a session.update says."""
-    heard = {"transcription": {"model": "whisper-1"}, "turn_detection": turn_detection}
-    return {
-        "type": "realtime",
-        "instructions": INSTRUCTIONS,
-        "max_output_tokens": 30,
-        "audio": {"input": heard, "output": {"voice": "marin"}},
-        "tools": [WEATHER],
-        "tool_choice": "none",
-    }
-
-
-def message(role: str, text: str) -> Any:
-    """Return an item of text."""
-    kind = "output_text" if role == "assistant" else "input_text"
-    return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
 
 
 @pytest.fixture(scope="module")
@@ -78,109 +47,7 @@ def tap(server: Any) -> Iterator[Wiretap]:
         yield tap
 
 
-class Player:
-    """Plays each reply as it comes, after the one before it, and knows how much of it has been heard."""
-
-    def __init__(self) -> None:
-        self._item = ""
-        self._began_s = self._ends_s = 0.0
-
-    def take(self, item: str, pcm: bytes) -> None:
-        """Play on."""
-        at_s = max(self._ends_s, time.monotonic())
-        if item != self._item:
-            self._item, self._began_s = item, at_s
-        self._ends_s = at_s + len(pcm) / 2 / RATE
-
-    def left_s(self) -> float:
-        """Return how long what has come will still play."""
-        return max(0.0, self._ends_s - time.monotonic())
-
-    def stop(self) -> dict[str, Any] | None:
-        """Fall silent; return the truncation that the server is to be told, if there was something left to play."""
-        now = time.monotonic()
-        if now >= self._ends_s:
-            return None
-        self._ends_s = now
-        return {"item_id": self._item, "content_index": 0, "audio_end_ms": int(max(0.0, now - self._began_s) * 1000)}
-
-
-@contextlib.asynccontextmanager
-async def beside(*lives: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Let coroutines run beside the block; one that fails ends it."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(life) for life in lives]
-        yield
-        for task in tasks:
-            task.cancel()
-
-
 # ---- openai, asynchronous
-
-
-class Caller:
-    """The stock asynchronous client, with a microphone and a player."""
-
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
-        self.microphone = Microphone()
-        self.player = Player()
-        self._seen: list[Any] = []
-        self._news = asyncio.Condition()
-
-    async def send(self, frame: bytes) -> None:
-        """Send a frame of the microphone's."""
-        await self.connection.input_audio_buffer.append(audio=base64.b64encode(frame).decode())
-
-    async def listen(self) -> None:
-        """Take what comes until cancelled."""
-        async for event in self.connection:
-            if event.type == "response.output_audio.delta":
-                self.player.take(event.item_id, base64.b64decode(event.delta))
-            if event.type == "input_audio_buffer.speech_started" and (cut := self.player.stop()):
-                await self.connection.conversation.item.truncate(**cut)
-            async with self._news:
-                self._seen.append(event)
-                self._news.notify_all()
-
-    async def until(self, kind: str) -> Any:
-        """Return the next event of a kind; what came before it is forgotten."""
-        async with self._news:
-            await self._news.wait_for(lambda: any(event.type == kind for event in self._seen))
-            place = next(place for place, event in enumerate(self._seen) if event.type == kind)
-            event, self._seen = self._seen[place], self._seen[place + 1 :]
-            return event
-
-    async def respond(self, **parameters: Any) -> Any:
-        """Ask for a response and return how it ended."""
-        await self.connection.response.create(response=parameters)
-        return (await self.until("response.done")).response
-
-    async def retrieve(self, item: str) -> Any:
-        """Return an item as the server remembers it."""
-        await self.connection.conversation.item.retrieve(item_id=item)
-        return (await self.until("conversation.item.retrieved")).item
-
-    async def remember(self, item: Any) -> None:
-        """Put an item into the conversation."""
-        await self.connection.conversation.item.create(item=item)
-
-
-@contextlib.asynccontextmanager
-async def calling(url: str, key: str, turn_detection: dict[str, Any]) -> AsyncIterator[Caller]:
-    """Connect with the stock client and configure the session."""
-    async with (
-        AsyncOpenAI(base_url=f"{url}/v1", api_key=key) as client,
-        client.realtime.connect(model="gpt-realtime") as connection,
-    ):
-        caller = Caller(connection)
-        async with beside(caller.microphone.run(caller.send), caller.listen()):
-            assert (await caller.until("session.created")).session.type == "realtime"
-            await connection.session.update(session=settings(turn_detection))
-            updated = (await caller.until("session.updated")).session
-            assert (updated.instructions, updated.audio.output.voice) == (INSTRUCTIONS, "marin")
-            assert updated.audio.input.turn_detection.type == turn_detection["type"]
-            yield caller
 
 
 PLAIN: dict[str, Any] = {"conversation": "none", "output_modalities": ["text"], "tool_choice": "none"}
@@ -291,40 +158,6 @@ def hold_conversation(caller: BlockingCaller, clips: dict[str, bytes]) -> None:
 
 
 # ---- openai-agents
-
-
-class Audience:
-    """What the SDK tells the application, and a player."""
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-        self._news = asyncio.Condition()
-        self.player = Player()
-        self.events: list[Any] = []
-
-    async def listen(self) -> None:
-        """Take what comes until cancelled."""
-        async for event in self._session:
-            if event.type == "audio":
-                self.player.take(event.item_id, event.audio.data)
-            async with self._news:
-                self.events.append(event)
-                self._news.notify_all()
-
-    def all(self, kind: str) -> list[Any]:
-        """Return the events of a kind so far."""
-        return [event for event in self.events if event.type == kind]
-
-    async def until(self, kind: str, count: int) -> None:
-        """Wait for so many events of a kind since the beginning."""
-        async with self._news:
-            await self._news.wait_for(lambda: len(self.all(kind)) >= count)
-
-
-async def choose_tools(session: Any, choice: str) -> None:
-    """Change the session's tool choice, which the SDK has no word of its own for."""
-    update = {"session": {"type": "realtime", "tool_choice": choice}}
-    await session.model.send_event(RealtimeModelSendRawMessage({"type": "session.update", "other_data": update}))
 
 
 async def test_openai_agents(tap: Wiretap, key: str, clips: dict[str, bytes], hear: Hear) -> None:

@@ -6,6 +6,7 @@ Subclasses look at the bytes or change them.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Callable
 from typing import Self
@@ -17,8 +18,9 @@ CHUNK_BYTES = 65536
 class Relay:
     """Listens at `url` as long as the context lasts."""
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, name: str, tls: ssl.SSLContext | None = None) -> None:
         self.url = ""
+        self._tls = tls  # for clients that insist on it; the server gets what they say in plain
         self._upstream = urlsplit(url)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name)
@@ -27,7 +29,7 @@ class Relay:
     def __enter__(self) -> Self:
         self._thread.start()
         self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -48,7 +50,7 @@ class Relay:
         return await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
 
     async def _listen(self) -> asyncio.Server:
-        return await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -86,8 +87,8 @@ class _Ear:
 class Wiretap(Relay):
     """Keeps all messages in `wires`."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url, "wiretap")
+    def __init__(self, url: str, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(url, "wiretap", tls)
         self.wires: list[Wire] = []
 
     @property

@@ -57,6 +57,12 @@ def test_roles_and_parts() -> None:
     assert [(message.role, message.content) for message in request.messages] == expected
 
 
+def test_what_litellm_adds_to_an_answer_changes_nothing() -> None:
+    answer = {"role": "assistant", "content": "x"}
+    added = {**answer, "provider_specific_fields": {"refusal": None}}
+    assert parse({"messages": [*HELLO, added]}) == parse({"messages": [*HELLO, answer]})
+
+
 @pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
 def test_an_empty_tool_call_id_is_as_good_as_none(role: str) -> None:
     absent, empty = ({"role": role, "content": "x", **given} for given in ({}, {"tool_call_id": ""}))
