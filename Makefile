@@ -71,11 +71,11 @@ bench: $(TESTED) weights ## measure this machine's figures, with ratios to llama
 weights: $(READY) ## fetch the default models, and those the tests need
 	@for model in $(MODELS); do $(BIN)/voxlane models pull $$model >/dev/null || exit 1; done
 
+# A client that this Python or this processor cannot have is not tested; its tests are skipped and say so.
 $(FOREIGN)/%/.ready: tests/clients/%.txt
 	@echo "installing $* ..."
 	@$(PYTHON) -m venv $(FOREIGN)/$*
-	@$(FOREIGN)/$*/bin/pip install --quiet --disable-pip-version-check -r $<
-	@touch $@
+	@$(FOREIGN)/$*/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@ || echo "not tested: $* cannot be installed here"
 
 # Some clients need Node 22. An older Node on the PATH comes after the one that is installed here.
 $(FOREIGN)/node/.ready: tests/clients/node/package.json

@@ -167,14 +167,13 @@ def environment() -> dict[str, str]:
 def program(one: ForeignClient) -> list[str | Path]:
     """Return the command that runs a client's script."""
     script = HERE / one.script[0]
+    if one.environment and not (VENVS / one.environment / ".ready").exists():
+        pytest.skip(f"{one.environment} is not installed: make test-clients")
     if script.suffix == ".mjs":
         return [shutil.which("node", path=environment()["PATH"]) or "node", script]
     if not one.environment:
         return [sys.executable, script]
-    python = VENVS / one.environment / "bin" / "python"
-    if not python.exists():
-        pytest.skip(f"{one.environment} is not installed: make test-clients")
-    return [python, script]
+    return [VENVS / one.environment / "bin" / "python", script]
 
 
 @pytest.fixture(scope="module")
