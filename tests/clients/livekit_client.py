@@ -21,6 +21,8 @@ from livekit.agents.voice.io import AudioInput, AudioOutput, AudioOutputCapabili
 from livekit.plugins.openai.realtime import RealtimeModel
 from microphone import RATE, Microphone
 
+OLD = version("livekit-agents").startswith("1.2.")
+
 
 class Ear(AudioInput):
     """Hands the microphone's frames to the session."""
@@ -141,6 +143,8 @@ class Caller:
         )
         self.model.update_options(max_response_output_tokens=MAX_TOKENS)
         mode: dict[str, Any] = {"turn_detection": "manual"} if manual else {}
+        if not OLD:  # else it sends silence for the first three seconds of the agent's first words
+            mode["aec_warmup_duration"] = None
         self.session: AgentSession[None] = AgentSession(llm=self.model, **mode)
         self.agent, self.ear, self.microphone = Guide(), Ear(), Microphone()
         self.watcher = Watcher(self.session)

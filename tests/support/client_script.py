@@ -63,9 +63,10 @@ def play(package: str, scenarios: dict[str, Scenario]) -> None:
     """Run the scenarios that the command line names and print what the user has seen of each."""
     key, folder, *wanted = sys.argv[1:]
     clips = {file.stem: file.read_bytes() for file in Path(folder).glob("*.pcm")}
-    for name, _, url in (each.partition("=") for each in wanted):
-        told = asyncio.run(_told(scenarios[name], Place(url, key, clips)))
-        print(json.dumps({"scenario": name, "version": version(package), **told}), flush=True)
+    with asyncio.Runner() as runner:  # one loop for all: langchain-openai keeps its connections for the next model
+        for name, _, url in (each.partition("=") for each in wanted):
+            told = runner.run(_told(scenarios[name], Place(url, key, clips)))
+            print(json.dumps({"scenario": name, "version": version(package), **told}), flush=True)
 
 
 async def _told(scenario: Scenario, place: Place) -> dict[str, Any]:
