@@ -15,6 +15,7 @@ class Audio:
     """Microphone sound: 16-bit little-endian samples at 16 kHz."""
 
     pcm: bytes
+    made_up: bool = False  # silence in the place of sound that has not come: the client did not send it
 
 
 @dataclass(frozen=True, slots=True)

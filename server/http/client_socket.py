@@ -7,6 +7,9 @@ from typing import Any, Protocol
 
 from starlette.websockets import WebSocketState
 
+MADE_UP = "voxlane.made_up"
+"""Key of a received message: true if the server has made it in the place of what the client did not send."""
+
 
 class ClientSocket(Protocol):
     """A socket that was accepted."""

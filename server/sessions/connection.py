@@ -15,6 +15,7 @@ from typing import Any, cast
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from voxlane.codecs.errors import InvalidAudio
+from voxlane.engine.api import LISTEN_RATE
 from voxlane.server import limits
 from voxlane.server.audio.opus_process import OpusStream
 from voxlane.server.conversation.client_events import Audio, ConfigureSession, Played, Respond
@@ -31,7 +32,7 @@ from voxlane.server.errors import (
     VoxlaneError,
 )
 from voxlane.server.http.buckets import Bucket
-from voxlane.server.http.client_socket import ClientSocket
+from voxlane.server.http.client_socket import MADE_UP, ClientSocket
 from voxlane.server.http.frames import REFUSAL, admit, give_to
 from voxlane.server.http.reply import error_response
 from voxlane.server.log import line
@@ -124,7 +125,7 @@ class Connection:
         self._began_s = self._read_s = self._loop.time()
         self._bytes = Bucket(rates.bytes_per_s, rates.bytes_burst, self._began_s)
         self._audio_began_s: float | None = None
-        self._audio_before_s = 0.0  # seconds of audio on earlier connections of the conversation
+        self._audio_before_s = 0.0  # seconds of audio that do not count here: on earlier connections, or made up
         self._conversation: Conversation | None = None
         self._reads = False  # a message is being processed; the next ones wait behind it
         self._message_waits = asyncio.Event()
@@ -317,7 +318,8 @@ class Connection:
             if REFUSAL in message:
                 raise cast(VoxlaneError, message[REFUSAL])
             data = message.get("text", "")
-        self._count(len(data or b""))
+        if not message.get(MADE_UP):
+            self._count(len(data or b""))
         return data or b""
 
     def _count(self, size: int) -> None:
@@ -392,7 +394,7 @@ class Connection:
             self._registry.token_arrived(conversation)
         match incoming:
             case Audio():
-                self._check_audio_rate(conversation)
+                self._check_audio_rate(conversation, incoming)
                 if incoming.pcm:
                     conversation.feed(incoming)
             case Played():
@@ -413,8 +415,11 @@ class Connection:
             case _:
                 conversation.feed(incoming)
 
-    def _check_audio_rate(self, conversation: Conversation) -> None:
+    def _check_audio_rate(self, conversation: Conversation, audio: Audio) -> None:
         """Raise TooFast if more audio has come than time has passed, with room for jitter."""
+        if audio.made_up:  # sound that was only late comes behind it: the same seconds must not count twice
+            self._audio_before_s += len(audio.pcm) / 2 / LISTEN_RATE
+            return
         now = self._loop.time()
         if self._audio_began_s is None:
             self._audio_began_s = now

@@ -221,7 +221,7 @@ class Conversation:
 
     def feed(self, event: ClientEvent | FromEngine | RequestsLost | Tick) -> None:
         """Process an event; a microphone's sound counts for its tenant, and ends the conversation over its limit."""
-        if type(event) is Audio and not self.over:
+        if type(event) is Audio and not event.made_up and not self.over:
             seconds = len(event.pcm) / 2 / LISTEN_RATE
             account = self.account
             if self._counted_for is not account:

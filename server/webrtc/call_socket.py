@@ -18,6 +18,7 @@ from voxlane.server import limits
 from voxlane.server.conversation.client_events import Played
 from voxlane.server.errors import InvalidRequest, TooFast, TooLarge, VoxlaneError
 from voxlane.server.http.buckets import Bucket
+from voxlane.server.http.client_socket import MADE_UP
 from voxlane.server.http.frames import REFUSAL
 from voxlane.server.protocols.openai_realtime.call_codec import MicrophoneSound, TrackCommand
 from voxlane.server.webrtc.track_playback import Event, TrackPlayback
@@ -81,8 +82,8 @@ class CallSocket:
             self._put({"type": "websocket.receive", "text": message})
 
     def take_sound(self, sound: MicrophoneSound) -> None:
-        """Take sound of the microphone."""
-        self._put({"type": "websocket.receive", "bytes": msgpack.encode(sound)})
+        """Take sound of the microphone, or silence in its place."""
+        self._put({"type": "websocket.receive", "bytes": msgpack.encode(sound), MADE_UP: not sound.packets})
 
     def next_frame(self, samples: int) -> tuple[bytes, bool]:
         """Return the track's next samples and whether they are silence; note what was sent of replies."""

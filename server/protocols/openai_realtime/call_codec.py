@@ -76,7 +76,8 @@ class RealtimeCall(OpenAIRealtime):
         found: list[Incoming] = []
         if heard.silence:
             self._silence += heard.silence
-            found.append(client_events.Audio(bytes(2 * (heard.silence * LISTEN_RATE // DECODED_RATE))))
+            pcm = bytes(2 * (heard.silence * LISTEN_RATE // DECODED_RATE))
+            found.append(client_events.Audio(pcm, made_up=True))
         for data in heard.packets:
             self._track_microphone.push(data)
             found.append(OpusPacket(data))
