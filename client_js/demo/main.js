@@ -288,8 +288,7 @@ function installPreferences() {
 
 /** Show the server's models and voices before there is a conversation, if it tells. */
 async function showModels() {
-  const headers = key.value ? { authorization: `Bearer ${key.value}` } : undefined;
-  const listed = await askModels(() => fetch("/v1/models", { cache: "no-store", headers }));
+  const listed = await askModels((path, headers) => fetch(path, { cache: "no-store", headers }), key.value);
   if (listed === null || client.ready !== null) return;
   const { voices, languages, instructed } = listed;
   models.show(listed.models);

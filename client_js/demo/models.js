@@ -44,11 +44,15 @@ export function modelsReady({ chat_model: chat = "", asr_model: listening = "", 
 
 /**
  * Ask the server for its models; null if it does not tell, as without the right key.
- * @param {() => Promise<{ ok: boolean, json(): Promise<any> }>} ask
+ *
+ * A request that needs a key is not sent without one: the browser's console would show its refusal as an error.
+ * @param {(path: string, headers: Record<string, string>) => Promise<{ ok: boolean, json(): Promise<any> }>} get
+ * @param {string} key "" if there is none
  */
-export async function askModels(ask) {
+export async function askModels(get, key) {
   try {
-    const answer = await ask();
+    if (!key && (await (await get("/livez", {})).json()).key_needed) return null;
+    const answer = await get("/v1/models", key ? { authorization: `Bearer ${key}` } : {});
     return answer.ok ? modelsListed(await answer.json()) : null;
   } catch (error) {
     // A TypeError means that the network failed, a SyntaxError that the answer is not the server's.

@@ -28,10 +28,23 @@ test("a conversation names its models, without the folders they lie in", () => {
 
 test("a server that does not tell its models is no trouble", async () => {
   const answer = (ok, json) => async () => ({ ok, json });
-  assert.equal((await askModels(answer(true, async () => LIST))).models.chat, "small");
-  assert.equal(await askModels(answer(false, async () => ({ error: {} }))), null);
+  assert.equal((await askModels(answer(true, async () => LIST), "key")).models.chat, "small");
+  assert.equal(await askModels(answer(false, async () => ({ error: {} })), "key"), null);
   for (const error of [new TypeError("no network"), new SyntaxError("no JSON")]) {
-    assert.equal(await askModels(async () => Promise.reject(error)), null);
+    for (const key of ["", "key"]) assert.equal(await askModels(async () => Promise.reject(error), key), null);
   }
-  await assert.rejects(askModels(async () => Promise.reject(new RangeError("ours"))), RangeError);
+  await assert.rejects(askModels(async () => Promise.reject(new RangeError("ours")), ""), RangeError);
+});
+
+test("no request that needs a key is sent without one", async () => {
+  const asked = [];
+  const server = (needed) => async (path, headers) => {
+    asked.push([path, headers.authorization]);
+    return { ok: true, json: async () => (path === "/livez" ? { key_needed: needed } : LIST) };
+  };
+  assert.equal(await askModels(server(true), ""), null);
+  assert.equal((await askModels(server(false), "")).models.chat, "small");
+  assert.equal((await askModels(server(true), "right")).models.chat, "small");
+  const expected = [["/livez"], ["/livez"], ["/v1/models"], ["/v1/models", "Bearer right"]];
+  assert.deepEqual(asked.map((one) => one.filter(Boolean)), expected);
 });

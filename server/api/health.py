@@ -14,8 +14,11 @@ from voxlane.server.service import VERSION, service_of
 
 
 async def livez(request: Request) -> Response:
-    """Answer 200: the process lives and its event loop turns, whatever the engine does."""
-    return json_response({"status": "alive", "version": VERSION})
+    """Answer 200: the process lives and its event loop turns, whatever the engine does.
+
+    `key_needed` tells a page whether it may ask for more without a key.
+    """
+    return json_response({"status": "alive", "version": VERSION, "key_needed": service_of(request).tenants.key_needed})
 
 
 async def readyz(request: Request) -> Response:

@@ -123,6 +123,24 @@ def test_settings_stay_and_a_key_only_if_asked(playwright: Playwright, url: str)
         assert (page.input_value("#key"), page.is_checked("#keep-key")) == ("", False)
 
 
+def test_a_page_whose_server_needs_a_key_asks_nothing_that_is_refused(playwright: Playwright) -> None:
+    with page_server("right") as url, browser(playwright) as context, contextlib.ExitStack() as opened:
+        visitor = Visitor(context.new_page(), opened)
+        with visitor.page.expect_response("**/livez") as told:
+            visitor.open(url)
+        assert told.value.json()["key_needed"]
+        open_settings(visitor.page)
+        visitor.page.fill("#key", "right")
+        visitor.type("hello there")
+        visitor.await_lines("assistant", "done")
+        assert visitor.page.inner_text("#model-chat") == "scripted"
+        assert not [one for one in visitor.requests if one.endswith("/v1/models")]
+        with visitor.page.expect_response("**/v1/models") as listed:  # the key is still there
+            visitor.page.reload()
+        assert listed.value.ok
+        visitor.check()
+
+
 def test_a_page_over_a_network_without_tls_says_what_to_do(playwright: Playwright, url: str) -> None:
     rule = f"--host-resolver-rules=MAP {FOREIGN} 127.0.0.1"
     with browser(playwright, further=(rule,)) as context:

@@ -97,7 +97,13 @@ def schemas(facts: Facts) -> dict[str, Schema]:
                 "room": ref("Room"),
             }
         ),
-        "Alive": record({"status": fixed("alive"), "version": string()}),
+        "Alive": record(
+            {
+                "status": fixed("alive"),
+                "version": string(),
+                "key_needed": flag("Whether requests to `/v1` need a key."),
+            }
+        ),
         "Ready": record(
             {
                 "status": fixed("ready"),

@@ -47,9 +47,16 @@ async def status_of(running: Any) -> dict[str, int]:
 async def test_all_is_well(serving: Any) -> None:
     async with serving() as running:
         assert await status_of(running) == {"/livez": 200, "/readyz": 200, "/healthz": 200}
-        assert (await running.client.get("/livez")).json()["status"] == "alive"
+        alive = (await running.client.get("/livez")).json()
+        assert (alive["status"], alive["key_needed"]) == ("alive", False)
         ready = (await running.client.get("/readyz")).json()
         assert (ready["status"], ready["at"]) == ("ready", running.service.config.server.at)
+
+
+async def test_everyone_may_know_that_a_key_is_needed(serving: Any) -> None:
+    async with serving(api_key="k") as running:
+        assert (await running.client.get("/livez")).json()["key_needed"]
+        assert (await running.client.get("/v1/models")).status_code == 401
 
 
 async def test_without_an_engine_the_process_lives_and_is_not_ready(serving: Any) -> None:
