@@ -328,10 +328,11 @@ CALL_WAITING_MESSAGES = 1024
 """Messages and microphone frames of a WebRTC client that may wait to be processed: twenty seconds of frames."""
 
 CALL_HELD_PARTS = 512
-"""Parts of messages of a WebRTC client that may wait for missing ones: more than twice the largest message."""
+"""Parts of messages of a WebRTC client that may wait, as many again behind a lost one: more than twice the largest
+message."""
 
 CALL_HELD_BYTES = 1024 * 1024
-"""Bytes of them: the window that the client is told."""
+"""Bytes of them, as many again behind a lost one: the window that the client is told."""
 
 CALL_STREAMS = 64
 """Streams of a WebRTC client that have had data; clients use one."""

@@ -84,7 +84,7 @@ class WebRtcCalls:
             may_begin = counted.enter_context(self._registry.socket(offer.address))
             peer: Peer = module.Peer(self._config, self._password, offer.query)
             try:
-                answer = await peer.answer(offer.sdp)
+                answer = await peer.answer(offer.sdp, offer.address)
             except BaseException:
                 await peer.close()
                 raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from fractions import Fraction
 from typing import Any, cast
@@ -41,7 +41,7 @@ from voxlane.server.config import WebRtcConfig
 from voxlane.server.errors import InvalidRequest, TooLarge, VoxlaneError
 from voxlane.server.protocols.openai_realtime.call_codec import REPLY_TRACK, MicrophoneSound
 from voxlane.server.webrtc.call_socket import CallSocket
-from voxlane.server.webrtc.sdp import checked_offer, has_data_channel, with_addresses
+from voxlane.server.webrtc.sdp import checked_offer, has_data_channel, relay_peers, with_addresses
 from voxlane.server.webrtc.track_microphone import QUIET_S, TrackMicrophone
 
 EVENTS = "oai-events"
@@ -63,6 +63,9 @@ LATE_S = 0.1
 
 ANEW_PACKETS = 100
 """A packet that is so many behind, two seconds, is the first of a sender that began anew; none is that late."""
+
+_DISCARD_PORT = 9
+"""A relay lets all ports of an address in to which it has sent something; this one takes what it gets."""
 
 _JITTER_BUFFER = "_RTCRtpReceiver__jitter_buffer"  # the library has no setting for it
 
@@ -111,8 +114,9 @@ rtcrtpreceiver.get_decoder = _decoder  # type: ignore[attr-defined]
 class ReassemblyGuard:
     """Stands before aiortc's reassembly of messages, which has no limit, and whose work grows with all that it holds.
 
-    Parts of messages that wait for missing ones are counted over all streams. A call that has too many is refused, and
-    what comes after that is dropped.
+    A part that lies too far behind a missing one is dropped as if the network had lost it: the client sends it again
+    when the gap is filled. Parts that came without a gap and still make no whole message are counted over all streams.
+    A call that has too many of them is refused, and what comes after that is dropped.
     """
 
     def __init__(self, transport: RTCSctpTransport, refuse: Callable[[VoxlaneError], None]) -> None:
@@ -127,22 +131,44 @@ class ReassemblyGuard:
         """Take a part of a message, or drop it."""
         if self._full:
             return
-        if self._exceeds(chunk):
+        if self._is_never_whole(chunk):
             self._full = True
             self._refuse(TooLarge("Too many parts of messages wait for missing ones."))
-            return
-        await self._receive(chunk)
+        elif self._is_too_early(chunk):
+            self._transport._sack_needed = True  # the answer tells the client which part is missing
+        else:
+            await self._receive(chunk)
 
-    def _exceeds(self, chunk: DataChunk) -> bool:
-        transport = self._transport
-        streams = transport._inbound_streams
+    def _ahead(self, number: int) -> int:
+        """Return how far a part is ahead of the last one before the first gap; 0: the part was there before."""
+        last = self._transport._last_received_tsn
+        ahead = 1 if last is None else (number - last) % 2**32
+        return ahead if ahead < 2**31 else 0
+
+    def _is_never_whole(self, chunk: DataChunk) -> bool:
+        """Return whether a part makes too many that wait for other parts than lost ones."""
+        streams = self._transport._inbound_streams
         if len(streams) >= limits.CALL_STREAMS and chunk.stream_id not in streams:
             return True
-        held = [one for stream in streams.values() for one in stream.reassembly]
-        return (
-            max(len(held), len(transport._sack_misordered)) >= limits.CALL_HELD_PARTS
-            or sum(len(one.user_data) for one in held) + len(chunk.user_data) > limits.CALL_HELD_BYTES
-        )
+        if self._ahead(chunk.tsn) != 1:
+            return False
+        held = [one for stream in streams.values() for one in stream.reassembly if not self._ahead(one.tsn)]
+        return len(held) >= limits.CALL_HELD_PARTS or _size(held) + len(chunk.user_data) > limits.CALL_HELD_BYTES
+
+    def _is_too_early(self, chunk: DataChunk) -> bool:
+        """Return whether a part is too far behind a gap, or one too many there."""
+        ahead = self._ahead(chunk.tsn)
+        if ahead <= 1:
+            return False
+        if ahead > limits.CALL_HELD_PARTS:
+            return True
+        streams = self._transport._inbound_streams.values()
+        held = [one for stream in streams for one in stream.reassembly if self._ahead(one.tsn)]
+        return _size(held) + len(chunk.user_data) > limits.CALL_HELD_BYTES
+
+
+def _size(parts: Iterable[DataChunk]) -> int:
+    return sum(len(one.user_data) for one in parts)
 
 
 class ReplyTrack(MediaStreamTrack):
@@ -198,8 +224,8 @@ class Peer:
         self._connection.on("connectionstatechange", self._follow)
         self._with_channel = True
 
-    async def answer(self, offer: str) -> str:
-        """Return the answer to an offer; raise InvalidRequest if there can be none."""
+    async def answer(self, offer: str, address: str) -> str:
+        """Return the answer to an offer that came from an address; raise InvalidRequest if there can be none."""
         relayed = any(url.startswith("turn") for url in self._config.ice_servers)
         offer = checked_offer(offer, keep_addresses=relayed)
         self._with_channel = has_data_channel(offer)
@@ -213,7 +239,23 @@ class Peer:
         except Exception as error:  # the library raises what its parser happens to stumble over
             logging.getLogger(__name__).debug("offer", exc_info=error)
             raise InvalidRequest(_BROKEN.format(reason=type(error).__name__), param="sdp") from error
+        self._let_in(address)
         return with_addresses(connection.localDescription.sdp, self._config.public_addresses)
+
+    def _let_in(self, address: str) -> None:
+        """Have our relay let the client's packets in: it drops those from addresses to which it has sent nothing.
+
+        Browsers' offers name no address, since the SDKs send them before the browser has found any. The client's
+        packets come from the address of its HTTP request, or from the relay itself if the client uses the same one.
+        """
+        receivers = [one.receiver.transport for one in self._connection.getTransceivers()]
+        channel = self._connection.sctp
+        transports = {one.transport for one in (*receivers, *([channel.transport] if channel is not None else []))}
+        for protocol in (one for each in transports for one in each._connection._protocols):
+            if protocol.local_candidate.type == "relay":
+                ours = protocol.local_candidate.host
+                for host in relay_peers(address, ours):
+                    protocol.transport.sendto(b"", (host, _DISCARD_PORT))
 
     def _add_reply_track(self) -> None:
         self._connection.addTrack(ReplyTrack(self.socket))

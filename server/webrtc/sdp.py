@@ -1,7 +1,8 @@
 """Session descriptions of WebRTC: what an offer may hold, and our addresses in an answer. Pure.
 
 The addresses of an offer are left out: the client reaches us, and its first authenticated check shows where it is. So
-no client can have the server send packets, or ask for names, of its choice. Only a relay (TURN) must know them before.
+no client can have the server send packets, or ask for names, of its choice. Only a relay (TURN) must know them before;
+for clients whose offers have none it is told the address that the offer came from.
 """
 
 from __future__ import annotations
@@ -93,6 +94,17 @@ def _is_address(line: str) -> bool:
 def has_data_channel(offer: str) -> bool:
     """Return whether an offer has a data channel."""
     return "\nm=application" in offer
+
+
+def relay_peers(client: str, relayed: str) -> list[str]:
+    """Return the addresses that our relay lets in: the client's if the relay can reach it, and the relay's own."""
+    own = ipaddress.ip_address(relayed)
+    try:
+        address = ipaddress.ip_address(client)
+    except ValueError:  # the server listens on a socket without addresses
+        return [relayed]
+    address = getattr(address, "ipv4_mapped", None) or address
+    return [str(address), relayed] if address.version == own.version and address != own else [relayed]
 
 
 def with_addresses(answer: str, addresses: Sequence[str]) -> str:

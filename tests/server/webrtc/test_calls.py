@@ -249,6 +249,52 @@ async def test_a_message_whose_parts_wait_too_long_ends_the_call(serving: Any, m
         await eventually(lambda: len(running.service.calls) == 0)
 
 
+async def test_a_lost_part_before_a_burst_of_messages_does_not_end_the_call(
+    serving: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving() as running, calling(running.client) as caller:
+        await caller.until("session.created")
+        caller.send(MANUAL)
+        await caller.until("session.updated")
+        monkeypatch.setattr(limits, "CALL_HELD_PARTS", 4)
+        sctp = caller.connection.sctp
+        assert sctp is not None
+        send, lost = sctp.transport._send_data, list[bytes]()
+
+        async def send_all_but_one(data: bytes) -> None:
+            if b"conversation.item.create" in data and not lost:
+                lost.append(data)
+            else:
+                await send(data)
+
+        sctp.transport._send_data = send_all_but_one  # type: ignore[method-assign]
+        for number in range(40):
+            caller.send(typed("x" * 1000, id=f"item_{number}"))
+        placed = [(await caller.until("conversation.item.done"))["item"]["id"] for _ in range(40)]
+        assert lost
+        assert placed == [f"item_{number}" for number in range(40)]
+        assert "error" not in caller.kinds()
+
+
+async def test_silence_in_the_place_of_a_track_that_sends_nothing_is_not_the_client_s(serving: Any) -> None:
+    voice = VoiceConfig(idle_s=2.0)
+    async with serving(voice=voice) as running, calling(running.client) as caller:
+        await caller.until("session.created")
+        conversation = next(iter(running.service.sessions._conversations.values()))
+        await eventually(lambda: conversation.codec.heard_s() > 0.1)
+        (sender,) = caller.connection.getSenders()
+        sender.replaceTrack(None)
+        await eventually(lambda: conversation.codec._silence > 0)  # turns end by it
+        counted = running.service.metrics.tenant_audio.labels(conversation.account.name)
+        before = counted._value.get()
+        silence = conversation.codec._silence
+        await eventually(lambda: conversation.codec._silence > silence)
+        assert counted._value.get() == before
+        error = (await caller.until("error"))["error"]
+        assert "Nothing was received for 2 s" in error["message"]
+        await caller.closed.wait()
+
+
 async def test_a_drain_ends_calls_and_an_offer_that_never_connects_goes(
     serving: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -17,16 +18,20 @@ from voxlane.server.webrtc.peer import Peer, ReassemblyGuard, _ArrivalOrder
 
 
 class Transport:
-    """What the guard uses of aiortc's transport; no message is ever whole."""
+    """What the guard uses of aiortc's transport, and of its account of what came; no message is ever whole."""
 
     def __init__(self) -> None:
         self._inbound_streams: dict[int, InboundStream] = {}
-        self._sack_misordered: set[int] = set()
-        self.taken = 0
+        self._sack_needed = False
+        self._last_received_tsn: int | None = None
+        self.taken: list[int] = []
 
     async def _receive_data_chunk(self, chunk: DataChunk) -> None:
-        self.taken += 1
+        self.taken.append(chunk.tsn)
         self._inbound_streams.setdefault(chunk.stream_id, InboundStream()).add_chunk(chunk)
+        following = range(0 if self._last_received_tsn is None else self._last_received_tsn + 1, 2**32)
+        for number in itertools.takewhile(set(self.taken).__contains__, following):
+            self._last_received_tsn = number
 
 
 def part(number: int, size: int = 1, stream: int = 0) -> DataChunk:
@@ -49,20 +54,43 @@ async def test_parts_of_messages_that_are_never_whole_end_the_call(size: int, st
     ReassemblyGuard(transport, refused.append)  # type: ignore[arg-type]
     for number in range(most):
         await transport._receive_data_chunk(part(number, size, number % streams))
-    assert (transport.taken, refused) == (most, [])
+    assert (len(transport.taken), refused) == (most, [])
     for number in range(most, most + 3):
         await transport._receive_data_chunk(part(number, size, number % streams))
-    assert transport.taken == most
+    assert len(transport.taken) == most
     assert [type(one) for one in refused] == [TooLarge]
 
 
-async def test_a_gap_that_is_never_filled_ends_the_call() -> None:
+@pytest.mark.parametrize(
+    ("size", "most"), [(1, limits.CALL_HELD_PARTS - 1), (16 * 1024, limits.CALL_HELD_BYTES // (16 * 1024))]
+)
+async def test_parts_behind_a_gap_are_dropped_beyond_a_limit_and_the_call_goes_on(size: int, most: int) -> None:
     transport, refused = Transport(), list[VoxlaneError]()
     ReassemblyGuard(transport, refused.append)  # type: ignore[arg-type]
-    transport._sack_misordered = set(range(2, 2 + limits.CALL_HELD_PARTS))
-    await transport._receive_data_chunk(part(5000))
-    assert transport.taken == 0
-    assert [type(one) for one in refused] == [TooLarge]
+    await transport._receive_data_chunk(part(0))  # then number 1 is lost
+    for number in range(2, 2 + 2 * limits.CALL_HELD_PARTS):
+        await transport._receive_data_chunk(part(number, size))
+    assert transport.taken == [0, *range(2, 2 + most)]
+    assert transport._sack_needed  # the client is told what is missing
+    await transport._receive_data_chunk(part(1))
+    assert transport.taken[-1] == 1
+    assert transport._last_received_tsn == 1 + most
+    assert refused == []
+
+
+async def test_a_part_that_was_there_before_is_left_to_the_library() -> None:
+    transport, refused = Transport(), list[VoxlaneError]()
+    guard = ReassemblyGuard(transport, refused.append)  # type: ignore[arg-type]
+    transport._last_received_tsn = 5
+    received: list[int] = []
+
+    async def receive(chunk: DataChunk) -> None:
+        received.append(chunk.tsn)
+
+    guard._receive = receive  # type: ignore[method-assign]
+    for number in (5, 4, 2**32 - 3):
+        await transport._receive_data_chunk(part(number))
+    assert (received, refused) == ([5, 4, 2**32 - 3], [])
 
 
 def test_a_sender_that_begins_anew_is_heard_and_a_late_packet_is_not() -> None:

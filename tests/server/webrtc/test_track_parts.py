@@ -7,7 +7,7 @@ import pytest
 from voxlane.codecs.errors import InvalidAudio
 from voxlane.server.errors import InvalidRequest
 from voxlane.server.protocols.openai_realtime.call_codec import MicrophoneSound, TrackCommand
-from voxlane.server.webrtc.sdp import checked_offer, has_data_channel, with_addresses
+from voxlane.server.webrtc.sdp import checked_offer, has_data_channel, relay_peers, with_addresses
 from voxlane.server.webrtc.track_microphone import TrackMicrophone
 from voxlane.server.webrtc.track_playback import TrackPlayback
 
@@ -93,6 +93,20 @@ def test_public_addresses_stand_for_those_of_the_cards() -> None:
         ["203.0.113.7", "4711"],
         ["203.0.113.8", "4711"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("client", "let_in"),
+    [
+        ("198.51.100.4", ["198.51.100.4", "203.0.113.7"]),
+        ("::ffff:198.51.100.4", ["198.51.100.4", "203.0.113.7"]),
+        ("203.0.113.7", ["203.0.113.7"]),  # it uses the relay's machine
+        ("2001:db8::4", ["203.0.113.7"]),  # the relay cannot reach it
+        ("-", ["203.0.113.7"]),
+    ],
+)
+def test_the_relay_lets_in_the_address_of_the_offer_and_its_own(client: str, let_in: list[str]) -> None:
+    assert relay_peers(client, "203.0.113.7") == let_in
 
 
 def test_the_packet_before_or_silence_stands_for_what_is_lost_or_never_sent() -> None:
