@@ -1,0 +1,275 @@
+"""Calls over WebRTC from a browser: OpenAI's own SDK with its default transport, a lossy network, a relay."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from call_page import BUNDLE, CALLS, INSTALL, call_page
+from cells import free_port
+from chromium import WAIT_S, browser, script
+from lossy_path import LossyPath
+from page_server import page_server
+from playwright.sync_api import Page, Playwright
+from realtime_scenario import CUT_IN, QUESTION, STORY, WEATHER, likeness
+from turn_server import PASSWORD, USER, TurnServer, turn_binary
+from voice_server import Samples, VoiceServer, words
+
+pytestmark = [
+    pytest.mark.weights,
+    pytest.mark.soak,
+    pytest.mark.skipif(not BUNDLE.exists(), reason=f"@openai/agents-realtime is not installed: {INSTALL}"),
+]
+
+KEY = "the-server-s-key"
+LOST = 0.05
+MOST_TOKENS = 60
+JITTER_FRAMES = 24_000
+"""Sound comes out of the browser's jitter buffer later than the event that tells of its end."""
+
+ASKED_S, STORY_S, CUT_IN_S = 1.5, 15.0, 24.0
+"""When the person begins each sentence, after the microphone was opened: the assistant has time for its answers."""
+
+NOWHERE = "203.0.113.7"
+"""An address that no machine has."""
+
+TRANSCRIBED = "conversation.item.input_audio_transcription.completed"
+TRUNCATED = "conversation.item.truncated"
+
+
+def own_address() -> str:
+    """Return an address of this machine that other machines can use; "" if there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("198.51.100.1", 9))  # sends nothing
+        except OSError:
+            return ""
+        return str(probe.getsockname()[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A server on an address that others can reach, and the origin of the page that may call it."""
+
+    server: VoiceServer
+    page_port: int
+    host: str
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A server with a key, and a page's origin in voice.origins, as docs/openai.md has it."""
+    host = own_address()
+    if not host:
+        pytest.skip("this machine has no network: WebRTC needs another address than loopback")
+    folder, page_port = tmp_path_factory.mktemp("calls"), free_port()
+    config = folder / "voxlane.toml"
+    config.write_text(f'[voice]\norigins = ["http://localhost:{page_port}"]\n')
+    arguments = ("--config", str(config), "--host", host, "--kv-memory-mib", "256")
+    server = VoiceServer(folder / "log", *arguments, key=KEY)
+    yield Place(server, page_port, host)
+    assert server.stop() == 0
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def say(place: Place) -> Callable[[str], Samples]:
+    """Return a text as sound."""
+    return functools.cache(place.server.say)
+
+
+@dataclass(slots=True)
+class BrowserCall:
+    """A page that calls."""
+
+    page: Page
+    complaints: list[str]
+
+    def begin(self, url: str, secret: str, **options: object) -> None:
+        """Call with the SDK's default transport, unless the options name a relay."""
+        how = {"url": url, "secret": secret, "providerData": {"max_output_tokens": MOST_TOKENS}, **options}
+        assert self.page.evaluate("(how) => call.begin(how)", how), "the SDK has chosen another transport"
+
+    def until(self, kind: str, count: int = 1) -> dict[str, Any]:
+        """Wait for so many events of a type; return the last of them."""
+        rule = "([kind, count]) => call.count(kind) >= count || call.errors.length > 0"
+        self.page.wait_for_function(rule, arg=[kind, count], timeout=WAIT_S * 1000)
+        assert self.page.evaluate("call.errors") == []
+        return self.all(kind)[count - 1]
+
+    def all(self, kind: str) -> list[dict[str, Any]]:
+        """Return the events of a type."""
+        found: list[dict[str, Any]] = self.page.evaluate(
+            "(kind) => call.events.filter((event) => event.type === kind)", kind
+        )
+        return found
+
+    def heard(self, begin: int = 0, end: int | None = None) -> tuple[Samples, int]:
+        """Return what came out of the call's track between two frames, and its rate; wait for the last of them."""
+        self.page.wait_for_function("(end) => call.frames >= end", arg=end or 0, timeout=WAIT_S * 1000)
+        data = base64.b64decode(self.page.evaluate("call.heard()"))
+        samples = np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
+        return samples[begin:end], int(self.page.evaluate("call.rate"))
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return what the SDK shows of the conversation."""
+        found: list[dict[str, Any]] = self.page.evaluate("call.session.history")
+        return found
+
+    def check(self) -> None:
+        """Raise if there was an error of any kind."""
+        assert self.page.evaluate("call.errors") == []
+        assert self.all("error") == []
+        assert self.complaints == []
+
+    def end(self) -> None:
+        """Hang up."""
+        self.page.evaluate("call.session.close()")
+
+
+Dial = Callable[..., BrowserCall]
+
+
+@pytest.fixture
+def dial(playwright: Playwright, tmp_path: Path) -> Iterator[Dial]:
+    """Open pages that can call."""
+    with contextlib.ExitStack() as opened:
+
+        def come(address: str, *said: tuple[float, Samples]) -> BrowserCall:
+            microphone = script(tmp_path / "microphone.wav", *said) if said else None
+            context = opened.enter_context(browser(playwright, microphone))
+            page, complaints = context.new_page(), list[str]()
+            page.on("console", lambda line: complaints.append(line.text) if line.type == "error" else None)
+            page.on("pageerror", lambda error: complaints.append(str(error)))
+            page.goto(address)
+            page.wait_for_function("window.call !== undefined")
+            return BrowserCall(page, complaints)
+
+        yield come
+
+
+def secret_of(server: VoiceServer) -> str:
+    """Return a client secret, as a backend asks for one."""
+    session: Any = {"type": "realtime", "temperature": 0}
+    return str(server.client.realtime.client_secrets.create(session=session).value)
+
+
+def interrupt(call: BrowserCall, server: VoiceServer, before: int) -> None:
+    """Follow a story that is cut short after `before` replies; check what was heard, shown and remembered of it."""
+    started = call.until("output_audio_buffer.started", before + 1)
+    cleared = call.until("output_audio_buffer.cleared")
+    assert cleared["response_id"] == started["response_id"]
+    truncated = call.until(TRUNCATED)
+    answered = call.until("output_audio_buffer.started", before + 2)
+    assert answered["response_id"] != started["response_id"]
+    call.until("output_audio_buffer.stopped", before + 1)
+    stories = [one for one in call.all("response.done") if one["response"]["id"] == started["response_id"]]
+    assert [one["response"]["status"] for one in stories] == ["cancelled"]
+    (story,) = [item for item in call.history() if item["itemId"] == truncated["item_id"]]
+    shown = words(story["content"][0]["transcript"])
+    heard = words(server.transcribe(*call.heard(started["frame"], answered["frame"])))
+    assert shown
+    assert abs(len(shown) - len(heard)) <= 2, (shown, heard)
+
+
+def test_the_sdk_of_openai_with_its_default_transport(place: Place, dial: Dial, say: Callable[[str], Samples]) -> None:
+    server = place.server
+    with call_page(place.page_port) as address:
+        call = dial(address, (ASKED_S, say(QUESTION)), (STORY_S, say(STORY)), (CUT_IN_S, say(CUT_IN)))
+        call.begin(f"{server.url}{CALLS}?model=gpt-realtime", secret_of(server))
+        # a question is answered in speech
+        assert likeness(call.until(TRANSCRIBED)["transcript"], QUESTION) > 0.8
+        stopped = call.until("output_audio_buffer.stopped")
+        reply = next(item for item in call.history() if item.get("role") == "assistant")
+        told = reply["content"][0]["transcript"]
+        assert "blue" in words(told)
+        assert likeness(server.transcribe(*call.heard(0, stopped["frame"] + JITTER_FRAMES)), told) > 0.7
+        # a story is cut short
+        interrupt(call, server, before=1)
+        transcripts = [one["transcript"] for one in call.all(TRANSCRIBED)]
+        assert likeness(transcripts[-1], CUT_IN) > 0.8
+        # a tool is called
+        before = len(call.all("output_audio_buffer.stopped"))
+        call.page.evaluate("(text) => call.askForTool(text)", WEATHER)
+        call.until("output_audio_buffer.stopped", before + 1)
+        assert len(call.page.evaluate("call.tools")) == 1
+        assert [item["status"] for item in call.history() if item["type"] == "function_call"] == ["completed"]
+        path = call.page.evaluate("call.path()")
+        print(f"\nthe browser's address is {path}")
+        call.check()
+        call.end()
+        assert call.page.evaluate("call.states") == ["connecting", "connected", "disconnected"]
+
+
+def test_a_call_that_loses_packets_both_ways(place: Place, dial: Dial, say: Callable[[str], Samples]) -> None:
+    server = place.server
+    with (
+        LossyPath(place.host, LOST) as path,
+        call_page(url=server.url, change=path.rewritten) as address,
+    ):
+        call = dial(address, (ASKED_S, say(QUESTION)), (STORY_S, say(STORY)), (CUT_IN_S, say(CUT_IN)))
+        call.begin(f"{address}{CALLS}?model=gpt-realtime", secret_of(server))
+        assert likeness(call.until(TRANSCRIBED)["transcript"], QUESTION) > 0.7
+        call.until("output_audio_buffer.stopped")
+        interrupt(call, server, before=1)
+        call.check()
+        call.end()
+        assert min(path.lost.values()) > 20
+        print(f"\nlost {path.lost}, passed {path.passed}")
+
+
+needs_relay = pytest.mark.skipif(
+    not turn_binary(), reason="this machine has no TURN server: install the package coturn"
+)
+
+
+@pytest.fixture
+def turn(place: Place, tmp_path: Path) -> Iterator[TurnServer]:
+    """A TURN server."""
+    server = TurnServer(tmp_path, place.host)
+    yield server
+    server.stop()
+
+
+@needs_relay
+def test_a_browser_that_uses_a_relay(place: Place, dial: Dial, say: Callable[[str], Samples], turn: TurnServer) -> None:
+    with call_page(place.page_port) as address:
+        call = dial(address, (ASKED_S, say(STORY)), (CUT_IN_S - STORY_S + ASKED_S, say(CUT_IN)))
+        relay = {"urls": turn.url, "username": USER, "credential": PASSWORD}
+        call.begin(f"{place.server.url}{CALLS}?model=gpt-realtime", secret_of(place.server), relay=relay)
+        interrupt(call, place.server, before=0)
+        assert call.page.evaluate("call.path()")["local"] == "relay"
+        call.check()
+        call.end()
+
+
+@needs_relay
+def test_a_server_that_only_its_relay_reaches(dial: Dial, tmp_path: Path) -> None:
+    host, page_port = own_address(), free_port()
+    turn = TurnServer(tmp_path, host)
+    parts = f"""{{
+        "server": ServerConfig(host={host!r}, port=0),
+        "voice": VoiceConfig(origins=("http://localhost:{page_port}",)),
+        "webrtc": WebRtcConfig(public_addresses=("{NOWHERE}",), ice_servers=({turn.url!r},), ice_username={USER!r}),
+    }}"""
+    try:
+        with page_server(KEY, parts, VOXLANE_TURN_PASSWORD=PASSWORD) as url, call_page(page_port) as address:
+            made = httpx.post(f"{url}/v1/realtime/client_secrets", headers={"authorization": f"Bearer {KEY}"}, json={})
+            call = dial(address)
+            call.begin(f"{url}{CALLS}?model=gpt-realtime", made.raise_for_status().json()["value"])
+            call.page.evaluate("call.session.sendMessage('flood 1')")
+            call.until("output_audio_buffer.stopped")
+            assert call.page.evaluate("call.path()")["remote"] == "relay"
+            call.check()
+            call.end()
+    finally:
+        turn.stop()
