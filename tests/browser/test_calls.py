@@ -24,12 +24,14 @@ from realtime_scenario import CUT_IN, QUESTION, STORY, WEATHER, likeness
 from turn_server import PASSWORD, USER, TurnServer, turn_binary
 from voice_server import Samples, VoiceServer, words
 
-pytestmark = [
-    pytest.mark.weights,
-    pytest.mark.soak,
-    pytest.mark.skipif(not BUNDLE.exists(), reason=f"@openai/agents-realtime is not installed: {INSTALL}"),
-]
+pytestmark = pytest.mark.soak
 
+needs_sdk = pytest.mark.skipif(not BUNDLE.exists(), reason=f"@openai/agents-realtime is not installed: {INSTALL}")
+needs_relay = pytest.mark.skipif(
+    not turn_binary(), reason="this machine has no TURN server: install the package coturn"
+)
+
+NO_NETWORK = "this machine has no network: WebRTC needs another address than loopback"
 KEY = "the-server-s-key"
 LOST = 0.05
 MOST_TOKENS = 60
@@ -41,6 +43,9 @@ ASKED_S, STORY_S, CUT_IN_S = 1.5, 15.0, 24.0
 
 NOWHERE = "203.0.113.7"
 """An address that no machine has."""
+
+CONNECT_S = 6.0
+"""Packets of the handshakes are lost, too, and sent again after a second each; the microphone is open meanwhile."""
 
 TRANSCRIBED = "conversation.item.input_audio_transcription.completed"
 TRUNCATED = "conversation.item.truncated"
@@ -70,7 +75,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A server with a key, and a page's origin in voice.origins, as docs/openai.md has it."""
     host = own_address()
     if not host:
-        pytest.skip("this machine has no network: WebRTC needs another address than loopback")
+        pytest.skip(NO_NETWORK)
     folder, page_port = tmp_path_factory.mktemp("calls"), free_port()
     config = folder / "voxlane.toml"
     config.write_text(f'[voice]\norigins = ["http://localhost:{page_port}"]\n')
@@ -181,6 +186,8 @@ def interrupt(call: BrowserCall, server: VoiceServer, before: int) -> None:
     assert abs(len(shown) - len(heard)) <= 2, (shown, heard)
 
 
+@pytest.mark.weights
+@needs_sdk
 def test_the_sdk_of_openai_with_its_default_transport(place: Place, dial: Dial, say: Callable[[str], Samples]) -> None:
     server = place.server
     with call_page(place.page_port) as address:
@@ -210,14 +217,18 @@ def test_the_sdk_of_openai_with_its_default_transport(place: Place, dial: Dial, 
         assert call.page.evaluate("call.states") == ["connecting", "connected", "disconnected"]
 
 
+@pytest.mark.weights
+@needs_sdk
 def test_a_call_that_loses_packets_both_ways(place: Place, dial: Dial, say: Callable[[str], Samples]) -> None:
     server = place.server
     with (
         LossyPath(place.host, LOST) as path,
         call_page(url=server.url, change=path.rewritten) as address,
     ):
-        call = dial(address, (ASKED_S, say(QUESTION)), (STORY_S, say(STORY)), (CUT_IN_S, say(CUT_IN)))
+        times_s = (CONNECT_S + at_s for at_s in (ASKED_S, STORY_S, CUT_IN_S))
+        call = dial(address, *zip(times_s, map(say, (QUESTION, STORY, CUT_IN)), strict=True))
         call.begin(f"{address}{CALLS}?model=gpt-realtime", secret_of(server))
+        print(f"\nconnected with {path.lost} lost, {path.passed} passed")
         assert likeness(call.until(TRANSCRIBED)["transcript"], QUESTION) > 0.7
         call.until("output_audio_buffer.stopped")
         interrupt(call, server, before=1)
@@ -225,11 +236,6 @@ def test_a_call_that_loses_packets_both_ways(place: Place, dial: Dial, say: Call
         call.end()
         assert min(path.lost.values()) > 20
         print(f"\nlost {path.lost}, passed {path.passed}")
-
-
-needs_relay = pytest.mark.skipif(
-    not turn_binary(), reason="this machine has no TURN server: install the package coturn"
-)
 
 
 @pytest.fixture
@@ -240,6 +246,8 @@ def turn(place: Place, tmp_path: Path) -> Iterator[TurnServer]:
     server.stop()
 
 
+@pytest.mark.weights
+@needs_sdk
 @needs_relay
 def test_a_browser_that_uses_a_relay(place: Place, dial: Dial, say: Callable[[str], Samples], turn: TurnServer) -> None:
     with call_page(place.page_port) as address:
@@ -252,9 +260,12 @@ def test_a_browser_that_uses_a_relay(place: Place, dial: Dial, say: Callable[[st
         call.end()
 
 
+@needs_sdk
 @needs_relay
 def test_a_server_that_only_its_relay_reaches(dial: Dial, tmp_path: Path) -> None:
     host, page_port = own_address(), free_port()
+    if not host:
+        pytest.skip(NO_NETWORK)
     turn = TurnServer(tmp_path, host)
     parts = f"""{{
         "server": ServerConfig(host={host!r}, port=0),
@@ -273,3 +284,36 @@ def test_a_server_that_only_its_relay_reaches(dial: Dial, tmp_path: Path) -> Non
             call.end()
     finally:
         turn.stop()
+
+
+HIDDEN_CALL = """async () => {
+  const connection = new RTCPeerConnection();
+  const channel = connection.createDataChannel("oai-events");
+  connection.addTrack(new AudioContext().createMediaStreamDestination().stream.getAudioTracks()[0]);
+  const gathered = new Promise((resolve) => {
+    connection.onicegatheringstatechange = () => connection.iceGatheringState === "complete" && resolve();
+  });
+  const created = new Promise((resolve) => { channel.onmessage = ({ data }) => resolve(JSON.parse(data).type); });
+  await connection.setLocalDescription();
+  await gathered;
+  const { sdp } = connection.localDescription;
+  const headers = { "content-type": "application/sdp" };
+  const answer = await fetch("/v1/realtime/calls?model=m", { method: "POST", body: sdp, headers });
+  await connection.setRemoteDescription({ type: "answer", sdp: await answer.text() });
+  const first = await created;
+  connection.close();
+  return { addresses: [...sdp.matchAll(/ udp [0-9]+ ([^ ]+) /g)].map(([_, host]) => host), first };
+}"""
+"""A call without the SDK and without a microphone: then Chromium hides its addresses behind random names."""
+
+
+def test_a_browser_that_hides_its_addresses(playwright: Playwright) -> None:
+    if not own_address():
+        pytest.skip(NO_NETWORK)
+    with page_server() as url, browser(playwright, allowed=False) as context:
+        page = context.new_page()
+        page.goto(url)
+        found = page.evaluate(HIDDEN_CALL)
+        assert found["addresses"]
+        assert all(host.endswith(".local") for host in found["addresses"])
+        assert found["first"] == "session.created"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -44,10 +43,6 @@ class TurnServer:
                 [*command, *(f"--{flag}" for flag in flags)], stdout=out, stderr=subprocess.STDOUT, cwd=folder
             )
         until(lambda: f"{host}:{self.port}" in self.log.read_text(), "coturn listens")
-
-    def peers(self) -> set[str]:
-        """Return the addresses whose packets were let in."""
-        return set(re.findall(r"peer ([0-9.]+)", self.log.read_text()))
 
     def stop(self) -> None:
         """Stop it."""
