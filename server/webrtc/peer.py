@@ -39,10 +39,13 @@ from voxlane.codecs.pcm import decode_pcm16
 from voxlane.server import limits
 from voxlane.server.config import WebRtcConfig
 from voxlane.server.errors import InvalidRequest, TooLarge, VoxlaneError
+from voxlane.server.log import line
 from voxlane.server.protocols.openai_realtime.call_codec import REPLY_TRACK, MicrophoneSound
 from voxlane.server.webrtc.call_socket import CallSocket
-from voxlane.server.webrtc.sdp import checked_offer, has_data_channel, relay_peers, with_addresses
+from voxlane.server.webrtc.sdp import checked_offer, has_data_channel, relay_peers, unused_servers, with_addresses
 from voxlane.server.webrtc.track_microphone import QUIET_S, TrackMicrophone
+
+logger = logging.getLogger(__name__)
 
 EVENTS = "oai-events"
 """The data channel of OpenAI's clients."""
@@ -237,10 +240,13 @@ class Peer:
             self._add_reply_track()
             await connection.setLocalDescription(await connection.createAnswer())
         except Exception as error:  # the library raises what its parser happens to stumble over
-            logging.getLogger(__name__).debug("offer", exc_info=error)
+            logger.debug("offer", exc_info=error)
             raise InvalidRequest(_BROKEN.format(reason=type(error).__name__), param="sdp") from error
         self._let_in(address)
-        return with_addresses(connection.localDescription.sdp, self._config.public_addresses)
+        answer = connection.localDescription.sdp
+        for server in unused_servers(answer, self._config.ice_servers):
+            logger.warning(line("no address from an ICE server", server=server, setting="webrtc.ice_servers"))
+        return with_addresses(answer, self._config.public_addresses)
 
     def _let_in(self, address: str) -> None:
         """Have our relay let the client's packets in: it drops those from addresses to which it has sent nothing.

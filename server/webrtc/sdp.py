@@ -96,6 +96,12 @@ def has_data_channel(offer: str) -> bool:
     return "\nm=application" in offer
 
 
+def unused_servers(answer: str, servers: Sequence[str]) -> list[str]:
+    """Return the STUN servers and relays of which an answer has no address: they did not answer, or refused us."""
+    kinds = {server: "relay" if server.startswith("turn") else "srflx" for server in servers}
+    return [server for server, kind in kinds.items() if f" typ {kind}" not in answer]
+
+
 def relay_peers(client: str, relayed: str) -> list[str]:
     """Return the addresses that our relay lets in: the client's if the relay can reach it, and the relay's own."""
     own = ipaddress.ip_address(relayed)

@@ -238,6 +238,11 @@ def test_a_call_that_loses_packets_both_ways(place: Place, dial: Dial, say: Call
         print(f"\nlost {path.lost}, passed {path.passed}")
 
 
+def as_browsers(turn: TurnServer) -> dict[str, str]:
+    """Return a TURN server as a browser's configuration has it."""
+    return {"urls": turn.url, "username": USER, "credential": PASSWORD}
+
+
 @pytest.fixture
 def turn(place: Place, tmp_path: Path) -> Iterator[TurnServer]:
     """A TURN server."""
@@ -252,8 +257,8 @@ def turn(place: Place, tmp_path: Path) -> Iterator[TurnServer]:
 def test_a_browser_that_uses_a_relay(place: Place, dial: Dial, say: Callable[[str], Samples], turn: TurnServer) -> None:
     with call_page(place.page_port) as address:
         call = dial(address, (ASKED_S, say(STORY)), (CUT_IN_S - STORY_S + ASKED_S, say(CUT_IN)))
-        relay = {"urls": turn.url, "username": USER, "credential": PASSWORD}
-        call.begin(f"{place.server.url}{CALLS}?model=gpt-realtime", secret_of(place.server), relay=relay)
+        secret = secret_of(place.server)
+        call.begin(f"{place.server.url}{CALLS}?model=gpt-realtime", secret, relay=as_browsers(turn))
         interrupt(call, place.server, before=0)
         assert call.page.evaluate("call.path()")["local"] == "relay"
         call.check()
@@ -262,7 +267,8 @@ def test_a_browser_that_uses_a_relay(place: Place, dial: Dial, say: Callable[[st
 
 @needs_sdk
 @needs_relay
-def test_a_server_that_only_its_relay_reaches(dial: Dial, tmp_path: Path) -> None:
+@pytest.mark.parametrize("same", [False, True], ids=["a direct client", "a client at the same relay"])
+def test_a_server_that_only_its_relay_reaches(dial: Dial, tmp_path: Path, same: bool) -> None:
     host, page_port = own_address(), free_port()
     if not host:
         pytest.skip(NO_NETWORK)
@@ -276,10 +282,13 @@ def test_a_server_that_only_its_relay_reaches(dial: Dial, tmp_path: Path) -> Non
         with page_server(KEY, parts, VOXLANE_TURN_PASSWORD=PASSWORD) as url, call_page(page_port) as address:
             made = httpx.post(f"{url}/v1/realtime/client_secrets", headers={"authorization": f"Bearer {KEY}"}, json={})
             call = dial(address)
-            call.begin(f"{url}{CALLS}?model=gpt-realtime", made.raise_for_status().json()["value"])
+            secret, options = made.raise_for_status().json()["value"], {"relay": as_browsers(turn)} if same else {}
+            call.begin(f"{url}{CALLS}?model=gpt-realtime", secret, **options)
             call.page.evaluate("call.session.sendMessage('flood 1')")
             call.until("output_audio_buffer.stopped")
-            assert call.page.evaluate("call.path()")["remote"] == "relay"
+            path = call.page.evaluate("call.path()")
+            assert path["remote"] == "relay"
+            assert (path["local"] == "relay") == same
             call.check()
             call.end()
     finally:

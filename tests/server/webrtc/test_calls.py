@@ -230,6 +230,15 @@ async def test_without_the_extra_or_switched_off(serving: Any, monkeypatch: pyte
         assert install_command("webrtc") in answer.json()["error"]["message"]
 
 
+async def test_a_relay_that_does_not_answer_is_named_in_the_log(serving: Any, caplog: pytest.LogCaptureFixture) -> None:
+    server = "turn:127.0.0.1:9?transport=tcp"
+    webrtc = WebRtcConfig(ice_servers=(server,), ice_username="me")
+    async with serving(parts={"webrtc": webrtc}) as running, calling(running.client) as caller:
+        await caller.until("session.created")  # the server can be reached without it
+    (logged,) = [one.getMessage() for one in caplog.records if one.name == "voxlane.server.webrtc.peer"]
+    assert server in logged
+
+
 async def test_a_binary_message_ends_the_call(serving: Any) -> None:
     async with serving() as running, calling(running.client) as caller:
         await caller.until("session.created")
