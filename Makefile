@@ -99,6 +99,9 @@ $(CELLS): $(TESTED)
 	@PATH="$$PATH:/usr/sbin:/sbin"; command -v ip >/dev/null && command -v haproxy >/dev/null && { command -v redis-server || command -v valkey-server; } >/dev/null || { \
 	  command -v apt-get >/dev/null && test "$$(id -u)" = 0 || { echo "not tested without haproxy, redis-server and iproute2: install these packages"; exit 0; }; \
 	  echo "installing haproxy, redis-server and iproute2 ..."; apt-get -qq update && apt-get -qq install -y --no-install-recommends haproxy redis-server iproute2 >/dev/null; }
+	@PATH="$$PATH:/usr/sbin:/sbin"; command -v turnserver >/dev/null || { \
+	  command -v apt-get >/dev/null && test "$$(id -u)" = 0 || { echo "not tested without coturn: calls over a relay"; exit 0; }; \
+	  echo "installing coturn ..."; apt-get -qq update && apt-get -qq install -y --no-install-recommends coturn >/dev/null; }
 	@touch $@
 
 clean: ## remove the virtual environments and build output; models stay in the user's cache
