@@ -22,7 +22,8 @@ from page_server import page_server
 from playwright.sync_api import Page, Playwright
 from realtime_scenario import CUT_IN, QUESTION, STORY, WEATHER, likeness
 from turn_server import PASSWORD, USER, TurnServer, turn_binary
-from voice_server import Samples, VoiceServer, words
+from voice_server import RATE, Samples, VoiceServer, words
+from waiting import until
 
 pytestmark = pytest.mark.soak
 
@@ -35,8 +36,8 @@ NO_NETWORK = "this machine has no network: WebRTC needs another address than loo
 KEY = "the-server-s-key"
 LOST = 0.05
 MOST_TOKENS = 60
-JITTER_FRAMES = 24_000
-"""Sound comes out of the browser's jitter buffer later than the event that tells of its end."""
+QUIET, PAUSE_S = 0.003, 1.5
+"""Between two replies the person speaks: the track is quieter than this for longer than a pause in a sentence."""
 
 ASKED_S, STORY_S, CUT_IN_S = 1.5, 15.0, 24.0
 """When the person begins each sentence, after the microphone was opened: the assistant has time for its answers."""
@@ -118,12 +119,22 @@ class BrowserCall:
         )
         return found
 
-    def heard(self, begin: int = 0, end: int | None = None) -> tuple[Samples, int]:
-        """Return what came out of the call's track between two frames, and its rate; wait for the last of them."""
-        self.page.wait_for_function("(end) => call.frames >= end", arg=end or 0, timeout=WAIT_S * 1000)
+    def utterances(self, count: int) -> list[Samples]:
+        """Return what came out of the call's track, reply by reply; wait for the end of so many.
+
+        Events do not tell where a reply begins and ends in the sound: one that is lost comes a second later.
+        """
+        until(lambda: len(self._replies()) >= count, f"{count} replies were heard")
+        return self._replies()
+
+    def _replies(self) -> list[Samples]:
+        """Return the replies after which there was a pause."""
         data = base64.b64decode(self.page.evaluate("call.heard()"))
         samples = np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
-        return samples[begin:end], int(self.page.evaluate("call.rate"))
+        loud = np.flatnonzero(np.abs(samples) > QUIET)
+        ends = np.flatnonzero(np.diff(np.append(loud, len(samples))) > PAUSE_S * RATE)
+        begins = np.append(0, ends + 1)
+        return [np.pad(samples[loud[a] : loud[b] + 1], RATE // 2) for a, b in zip(begins, ends, strict=False)]
 
     def history(self) -> list[dict[str, Any]]:
         """Return what the SDK shows of the conversation."""
@@ -181,9 +192,9 @@ def interrupt(call: BrowserCall, server: VoiceServer, before: int) -> None:
     assert [one["response"]["status"] for one in stories] == ["cancelled"]
     (story,) = [item for item in call.history() if item["itemId"] == truncated["item_id"]]
     shown = words(story["content"][0]["transcript"])
-    heard = words(server.transcribe(*call.heard(started["frame"], answered["frame"])))
+    heard = words(server.transcribe(call.utterances(before + 1)[before], RATE))
     assert shown
-    assert abs(len(shown) - len(heard)) <= 2, (shown, heard)
+    assert abs(len(shown) - len(heard)) <= 2, f"{' '.join(shown)} | {' '.join(heard)}"
 
 
 @pytest.mark.weights
@@ -195,11 +206,11 @@ def test_the_sdk_of_openai_with_its_default_transport(place: Place, dial: Dial, 
         call.begin(f"{server.url}{CALLS}?model=gpt-realtime", secret_of(server))
         # a question is answered in speech
         assert likeness(call.until(TRANSCRIBED)["transcript"], QUESTION) > 0.8
-        stopped = call.until("output_audio_buffer.stopped")
+        call.until("output_audio_buffer.stopped")
         reply = next(item for item in call.history() if item.get("role") == "assistant")
         told = reply["content"][0]["transcript"]
         assert "blue" in words(told)
-        assert likeness(server.transcribe(*call.heard(0, stopped["frame"] + JITTER_FRAMES)), told) > 0.7
+        assert likeness(server.transcribe(call.utterances(1)[0], RATE), told) > 0.7
         # a story is cut short
         interrupt(call, server, before=1)
         transcripts = [one["transcript"] for one in call.all(TRANSCRIBED)]

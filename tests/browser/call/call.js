@@ -3,6 +3,7 @@
 import { OpenAIRealtimeWebRTC, RealtimeAgent, RealtimeSession, tool } from '/agents/openai-realtime-agents.mjs';
 
 const FORECAST = 'It is raining in Paris, 11 degrees.';
+const RATE = 48_000;
 const RECORDER = `
 registerProcessor('recorder', class extends AudioWorkletProcessor {
   process([[samples]]) {
@@ -11,7 +12,7 @@ registerProcessor('recorder', class extends AudioWorkletProcessor {
   }
 });`;
 
-const call = { session: null, events: [], errors: [], tools: [], states: [], pieces: [], rate: 0, frames: 0 };
+const call = { session: null, events: [], errors: [], tools: [], states: [], pieces: [], frames: 0 };
 window.call = call;
 
 const chooseTools = (choice) =>
@@ -37,7 +38,7 @@ const getWeather = tool({
 /** Record what the call's track plays, from now on. */
 async function record() {
   const { peerConnection } = call.session.transport.connectionState;
-  const context = new AudioContext({ sampleRate: 48_000 });
+  const context = new AudioContext({ sampleRate: RATE });
   await context.audioWorklet.addModule(URL.createObjectURL(new Blob([RECORDER], { type: 'text/javascript' })));
   const recorder = new AudioWorkletNode(context, 'recorder', { channelCount: 1, channelCountMode: 'explicit' });
   recorder.port.onmessage = ({ data }) => {
@@ -46,7 +47,6 @@ async function record() {
   };
   const { track } = peerConnection.getReceivers()[0];
   context.createMediaStreamSource(new MediaStream([track])).connect(recorder).connect(context.destination);
-  call.rate = context.sampleRate;
 }
 
 /** Call until the session is set up; return whether the SDK chose WebRTC. `relay`: a TURN server that must be used. */
@@ -67,7 +67,7 @@ call.begin = async ({ url, secret, relay, providerData }) => {
   call.session = session;
   session.on('error', (error) => call.errors.push(JSON.stringify(error)));
   session.transport.on('connection_change', (state) => call.states.push(state));
-  session.transport.on('*', (event) => call.events.push({ ...event, frame: call.frames }));
+  session.transport.on('*', (event) => call.events.push(event));
   await session.connect({ apiKey: secret, url });
   await record();
   return session.transport instanceof OpenAIRealtimeWebRTC;

@@ -18,6 +18,7 @@ from webrtc_caller import RATE, Caller, calling
 from voxlane.codecs.extras import install_command
 from voxlane.server import limits
 from voxlane.server.config import VoiceConfig, WebRtcConfig
+from voxlane.server.protocols.openai_realtime.call_codec import MicrophoneSound
 from voxlane.server.sessions.connection import Connection
 
 MANUAL: Event = {"type": "session.update", "session": {"audio": {"input": {"turn_detection": None}}}}
@@ -302,6 +303,20 @@ async def test_silence_in_the_place_of_a_track_that_sends_nothing_is_not_the_cli
         error = (await caller.until("error"))["error"]
         assert "Nothing was received for 2 s" in error["message"]
         await caller.closed.wait()
+
+
+async def test_sound_that_comes_late_behind_made_up_silence_is_not_too_fast(serving: Any) -> None:
+    async with serving() as running, calling(running.client) as caller:
+        await caller.until("session.created")
+        conversation = next(iter(running.service.sessions._conversations.values()))
+        (call,) = running.service.calls._calls.values()
+        silence = round((limits.CALL_AUDIO_BURST_SECONDS + 1) * RATE)
+        call.peer.socket.take_sound(MicrophoneSound(silence))  # as after several stalls of a network
+        await eventually(lambda: conversation.codec._silence >= silence)
+        heard_s = conversation.codec.heard_s()
+        await eventually(lambda: conversation.codec.heard_s() > heard_s + 0.2)
+        assert (await answered(caller, "hello"))["status"] == "completed"
+        assert "error" not in caller.kinds()
 
 
 async def test_a_drain_ends_calls_and_an_offer_that_never_connects_goes(
