@@ -199,7 +199,9 @@ def test_a_cell_of_the_table(one: ForeignClient, scenario: str, runs: Runs) -> N
     check_seen(scenario, told["seen"])
     if one.api == "Realtime":
         (wire,) = outcome.wires
-        check_scenario(scenario, wire, runs.hear)
+        # LiveKit 1.2 cancels when it leaves, whether or not a response is active, and hides the answer from its user.
+        expected = "response_cancel_not_active" if one.environment == "livekit_1_2" else ""
+        check_scenario(scenario, wire, runs.hear, expected)
 
 
 def test_openai_in_node_without_tls(runs: Runs) -> None:

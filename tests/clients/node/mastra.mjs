@@ -131,10 +131,12 @@ const pushToTalk = (place) =>
 
 // ---- over HTTP
 
-const settings = { modelSettings: { temperature: 0, maxOutputTokens: MAX_TOKENS, maxRetries: 0 } };
+const settings = { modelSettings: { maxOutputTokens: MAX_TOKENS, maxRetries: 0 } };
 
 function agent({ api, key }, tools = {}) {
-  const model = createOpenAI({ baseURL: api, apiKey: key }).chat(CHAT_MODEL);
+  // The temperature of an agent's settings does not arrive at the server; without one, answers vary.
+  const steady = (url, init) => fetch(url, { ...init, body: JSON.stringify({ ...JSON.parse(init.body), temperature: 0 }) });
+  const model = createOpenAI({ baseURL: api, apiKey: key, fetch: steady }).chat(CHAT_MODEL);
   return new Agent({ id: 'guide', name: 'Guide', instructions: INSTRUCTIONS, model, tools });
 }
 
