@@ -178,6 +178,9 @@ GOODBYE_SECONDS = 2.0
 HTTP_CLOSE_SECONDS = 1
 """Part of STOP_SECONDS: open connections are closed; nothing is sent on them. uvicorn wants a whole number."""
 
+LAST_FRAME_SECONDS = 0.7
+"""Part of HTTP_CLOSE_SECONDS: the answer of a client to the close frame."""
+
 ENGINE_STOP_SECONDS = 3.0
 """Part of STOP_SECONDS: the engine exits before it is killed; longer than any step, and it has no state to save."""
 
@@ -374,9 +377,9 @@ STORE_RETRY_SECONDS = 1.0
 SILENCE_LOOK_SECONDS = 0.05
 """How often a drain looks for silences in which conversations can be handed over."""
 
-HAND_OVERS_AT_ONCE = 5
-"""Conversations that one such look hands over. All at once would wait for each other at the process that goes on with
-them; a hundred in a second do not."""
+HAND_OVER_LOOKS = 50
+"""Looks over which a drain spreads the conversations that can be handed over at once: 2.5 s. All together would wait for
+each other at the process that goes on with them."""
 
 BALANCER_ASKS_SECONDS = 2.0
 """Time for a balancer to ask for the room, and to learn that this cell drains. Before that it would send the clients

@@ -112,6 +112,15 @@ class CountedFrames(WebSocketsSansIOProtocol):
         self._stop_clock()
         super().connection_lost(exc)
 
+    def shutdown(self) -> None:
+        """Close. A close frame that was just sent is waited for: what the client still sends would reset the connection,
+        and the frame with its code could be lost."""
+        if self.close_sent and self.close_timer is not None:
+            self.close_timer.cancel()
+            self.close_timer = self.loop.call_later(limits.LAST_FRAME_SECONDS, self.transport.close)
+        else:
+            super().shutdown()
+
     # ---- writing
 
     def pause_writing(self) -> None:

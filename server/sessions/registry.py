@@ -687,9 +687,10 @@ class SessionRegistry:
         """Wait until all conversations are gone, and let those that can move look for their silence."""
         loop = asyncio.get_running_loop()
         told_s, until_s = loop.time() + limits.BALANCER_ASKS_SECONDS, loop.time() + seconds
+        at_once = -(-len(self._conversations) // limits.HAND_OVER_LOOKS)
         while self._conversations and loop.time() < until_s:
             if self._room.balancer_knows or loop.time() > told_s:
-                self._hand_overs = limits.HAND_OVERS_AT_ONCE
+                self._hand_overs = at_once
             for conversation in self._conversations.values():
                 if conversation.movable and conversation.writer is not None:
                     conversation.writer.notify()

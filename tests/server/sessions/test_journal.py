@@ -359,7 +359,7 @@ async def test_what_comes_after_the_decision_to_hand_over_is_left_to_the_next_pr
 async def test_a_drain_hands_over_a_few_conversations_at_a_time(
     serving: Any, store: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "HAND_OVERS_AT_ONCE", 2)
+    monkeypatch.setattr(limits, "HAND_OVER_LOOKS", 3)
     monkeypatch.setattr(limits, "SILENCE_LOOK_SECONDS", 3600.0)  # it looks once
     async with serving(store=store, server=ServerConfig(drain_s=3600)) as old:
         peers = [await Peer.open(old.url, MANUAL) for _ in range(5)]
