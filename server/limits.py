@@ -378,8 +378,8 @@ SILENCE_LOOK_SECONDS = 0.05
 """How often a drain looks for silences in which conversations can be handed over."""
 
 HAND_OVER_LOOKS = 50
-"""Looks over which a drain spreads the conversations that can be handed over at once: 2.5 s. All together would wait for
-each other at the process that goes on with them."""
+"""Looks over which a drain spreads the conversations that can be handed over at once: 2.5 s. All together would wait
+for each other at the process that goes on with them."""
 
 BALANCER_ASKS_SECONDS = 2.0
 """Time for a balancer to ask for the room, and to learn that this cell drains. Before that it would send the clients

@@ -113,8 +113,10 @@ class CountedFrames(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Close. A close frame that was just sent is waited for: what the client still sends would reset the connection,
-        and the frame with its code could be lost."""
+        """Close; after a close frame, wait for its answer.
+
+        What the client still sends would reset the connection, and the frame with its code could be lost.
+        """
         if self.close_sent and self.close_timer is not None:
             self.close_timer.cancel()
             self.close_timer = self.loop.call_later(limits.LAST_FRAME_SECONDS, self.transport.close)

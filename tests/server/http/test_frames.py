@@ -278,6 +278,24 @@ async def test_a_client_that_never_reads_is_gone_when_its_session_is(
         assert len(running.service.sessions) == 1
 
 
+@pytest.mark.parametrize("answers", [True, False], ids=["it answers", "it does not"])
+async def test_a_server_that_ends_waits_for_the_answer_to_its_close_frame(
+    serving: Any, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """Else bytes that a client is sending would reset the connection, and it would not learn the code."""
+    monkeypatch.setattr(limits, "LAST_FRAME_SECONDS", 3600.0 if answers else 0.05)
+    async with serving() as running, raw(running) as client:
+        connection = connection_of(running, client)
+        client.writer.write(message("hello", MANUAL) + message("bye"))
+        await eventually(lambda: connection.close_sent)
+        connection.shutdown()
+        assert not connection.transport.is_closing()
+        client.writer.write(message("text", "more"))
+        if answers:
+            assert await client.close_code() == 1000
+        await eventually(lambda: connection.transport.is_closing())
+
+
 # ---- the same messages as without us
 
 
