@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ from waiting import until
 
 from voxlane.codecs.wav import decode_wav
 from voxlane.server.config import PhoneConfig, PhoneKeys
-from voxlane.server.conversation.client_events import Say
+from voxlane.server.conversation.client_events import ConfigureSession, Say
 from voxlane.server.conversation.server_events import ToolCalled
 from voxlane.server.engine_client.engine_process import ENGINE_COMMAND
 from voxlane.server.sessions.conversation import Conversation
@@ -176,11 +177,17 @@ def tell_story(house: House, phone: Phone) -> None:
 
 
 def begin(house: House, phone: Phone, number: str) -> None:
-    """Ring, and listen to the greeting."""
+    """Ring, and listen to the greeting.
+
+    From then on the model takes its likeliest words: now and then the others are in French, which the voice cannot say.
+    """
     phone.dial(number)
     phone.wait_for_sound()
     phone.wait_for_silence(0.8)
     until(lambda: house.state() == "listening", "the greeting is over")
+    conversation = house.conversation()
+    steady = replace(conversation.session.config, temperature=0.0)
+    house.do(lambda: conversation.feed(ConfigureSession(steady)))
 
 
 @pytest.mark.parametrize("number", [MULAW, SLIN16, AUDIOSOCKET], ids=["ulaw", "slin16", "audiosocket"])
