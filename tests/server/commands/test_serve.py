@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -144,6 +145,7 @@ def test_the_engine_goes_with_a_server_that_is_killed(served: Any) -> None:
         server.process.kill()
         server.process.wait()
         asyncio.run(_readable(watched))  # a process descriptor becomes readable when the process ends
+        assert select.select([watched], [], [], 0)[0] == [watched]
     finally:
         os.close(watched)
 
@@ -368,3 +370,5 @@ async def test_a_server_that_waits_for_its_engine_can_be_stopped(engine_command:
         service.sessions.stop_asked.set()
         await starting
         await drain(service, http)
+    assert not service.engine.ready
+    assert service.engine.pid is None

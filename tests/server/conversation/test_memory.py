@@ -101,5 +101,6 @@ def test_a_question_states_nothing(words: str) -> None:
 
 
 def test_long_words_take_no_time() -> None:
-    for words in ("my " * 5000, "I'm " + "A" * 16_000, "and " * 4000 + "I like tea", "my " + "a " * 8000 + "is"):
-        list(facts(words))
+    for words in ("my " * 5000, "I'm " + "A" * 16_000, "my " + "a " * 8000 + "is"):
+        assert list(facts(words)) == []
+    assert [fact.text for fact in facts("and " * 4000 + "I like tea")] == ["I like tea."]
