@@ -75,7 +75,7 @@ def answers(port: int) -> bool:
 
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Call a server, interrupt it, and return what became of the steps. The lab must have figures, whatever they are."""
+    """Call a server, interrupt it, and return what became of the steps; the lab must have figures, of any value."""
     monkeypatch.setattr(lab_call, "LATE_MS", math.inf)  # no figure is judged here, so that the tester may be late
 
     def measure(url: str, dialect: str, mapping: str = "") -> list[str]:
