@@ -120,6 +120,7 @@ def measure(url: str, root: int, people: int, clips: Path, options: argparse.Nam
             [
                 *(sys.executable, "-m", "support.crowd.talkers", "--port", str(port), "--people", str(share)),
                 *("--seconds", str(options.seconds), "--number", str(number), "--clips", str(clips)),
+                *("--diary", str(clips.with_name(f"diary-{number}.json"))),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -140,7 +141,10 @@ def measure(url: str, root: int, people: int, clips: Path, options: argparse.Nam
         one.stdin.flush()
     time.sleep(options.seconds)
     after, later, took = times(root), lags(url), time.perf_counter() - began
-    diary = together([json.loads(one.communicate(timeout=120)[0].splitlines()[-1]) for one in crowd])
+    for one in crowd:
+        one.communicate(timeout=120)
+    diaries = [clips.with_name(f"diary-{number}.json") for number, share in enumerate(shares) if share]
+    diary = together([json.loads(one.read_text("utf-8")) for one in diaries])
     cells = [
         f"{lag_p99_ms(lag, later):.0f}",
         f"{busiest(before.threads, after.threads, took):.0%}",

@@ -1,10 +1,10 @@
 """People who ask, listen and interrupt, many in one process: the load of benchmarks/gpu_conversations.py.
 
-    python -m support.crowd.talkers --port 8000 --people 64 --seconds 40 --number 0 --clips clips.npz
+    python -m support.crowd.talkers --port 8000 --people 64 --seconds 40 --number 0 --clips clips.npz --diary FILE
 
 Each person waits a moment, asks a question, and listens to the reply with a simulated loudspeaker, which reports what
 it has played. Some replies are interrupted. Each person has an address of its own, as callers have: the server limits
-how much comes from one. Prints one line of JSON.
+how much comes from one. The diary is JSON.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import random
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import msgpack
 import numpy as np
@@ -276,12 +277,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--number", type=int, required=True, help="of this process")
     parser.add_argument("--clips", required=True, help="16 kHz speech; the last clip is an interruption")
+    parser.add_argument("--diary", type=Path, required=True, help="the file to write")
     options = parser.parse_args()
     with np.load(options.clips) as found:
         clips = [microphone(encode_pcm16(found[name]), FRAME_BYTES) for name in sorted(found.files)]
     address = ("127.0.0.1", options.port)
     diary = uvloop.run(talk(address, options.people, options.number, options.seconds, clips))
-    print(json.dumps(asdict(diary)), flush=True)
+    options.diary.write_text(json.dumps(asdict(diary)), "utf-8")
 
 
 if __name__ == "__main__":
