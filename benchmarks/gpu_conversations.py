@@ -175,7 +175,7 @@ def row(people: int, diary: Diary, cells: list[str]) -> list[str]:
         *waits,
         f"{diary.dry_replies} of {diary.replies}",
         *acted,
-        f"{diary.missed} of {diary.missed + len(diary.ended)}",
+        f"{diary.missed} of {diary.missed + len(diary.ended)}, {diary.too_late} too late",
         str(diary.stale),
         str(diary.unanswered + diary.closed),
         *cells,

@@ -55,6 +55,7 @@ class Diary:
     stale: int = 0  # messages with sound of a reply that was over
     unanswered: int = 0
     missed: int = 0  # interruptions that did not end the reply
+    too_late: int = 0  # interruptions of a reply that ended by itself before they were understood
     closed: int = 0  # connections
     refused: int = 0
 
@@ -72,6 +73,7 @@ class Talker(Caller):
         self._counting = False
         self._speech: list[bytes] = []
         self._stopped_s = 0.0  # when a question's last sound was sent
+        self._sounded_s = 0.0  # when the last sound was sent
         self._cut_in_s = 0.0  # when an interruption's first sound was sent
         self._next_s = time.monotonic() + self._chance.uniform(0.5, 5.0)
         self._waits = False
@@ -95,6 +97,7 @@ class Talker(Caller):
             return
         if self._speech:
             self.send(self._speech.pop(0))
+            self._sounded_s = now
             if not self._speech and not self._cut_in_s:
                 self._stopped_s = now
         else:
@@ -129,7 +132,9 @@ class Talker(Caller):
                 self._diary.unanswered += self._counting
                 self._rest(now)
         elif self._cut_in_s:
-            if now - self._cut_in_s > PATIENCE_S:
+            if self._complete and self._played == self._length:
+                self._was_too_late()
+            elif now - self._cut_in_s > PATIENCE_S:
                 self._diary.missed += self._counting
                 self._cut_in_s = 0.0
                 self._rest(now)
@@ -143,6 +148,11 @@ class Talker(Caller):
                 self._rest(now)
         elif now >= self._next_s:
             self._speech, self._waits, self._stopped_s = list(self._chance.choice(self._questions)), True, now
+
+    def _was_too_late(self) -> None:
+        """The reply ended by itself: what was said is a question like others."""
+        self._diary.too_late += self._counting
+        self._cut_in_s, self._waits, self._stopped_s = 0.0, True, self._sounded_s
 
     def _rest(self, now: float) -> None:
         """Wait a moment before the next question."""
@@ -166,6 +176,8 @@ class Talker(Caller):
         if name == "audio" and epoch < self._epoch:
             self._diary.stale += self._counting
         if epoch > self._epoch:
+            if self._cut_in_s:
+                self._was_too_late()
             self._forget_reply(epoch)
         if epoch != self._epoch:
             return

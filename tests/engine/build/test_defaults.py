@@ -10,7 +10,7 @@ import torch
 from voxlane.engine.api import EngineConfig
 from voxlane.engine.build import device
 from voxlane.engine.build.defaults import DEFAULTS, pages_of, settle, weights_of
-from voxlane.engine.build.device import choose_device, plan_cache
+from voxlane.engine.build.device import CONTEXT_BYTES, GpuMemory, choose_device, plan_cache
 from voxlane.engine.errors import EngineConfigError
 from voxlane.engine.kernels.norm import rms_norm
 from voxlane.engine.models.spec import AttentionLayer
@@ -99,6 +99,14 @@ def test_the_cache_is_what_is_left_of_its_share() -> None:
     assert 0 <= (4 << 30) - plan.step - plan.blocks * plan.block < plan.block
     assert plan.step < plan_cache(replace(config, max_step_tokens=1 << 16), STAND_IN, "bfloat16", 8 << 30).step
     assert plan_cache(config, STAND_IN, "bfloat16", 1 << 20).blocks == 0
+
+
+def test_engines_on_one_gpu_have_equal_parts_of_its_memory() -> None:
+    whole = GpuMemory(free=130 << 30, total=140 << 30)
+    assert whole.part(1, own=9 << 30) is whole
+    assert whole.part(2, own=9 << 30) == GpuMemory((70 << 30) - (9 << 30) - CONTEXT_BYTES, 70 << 30)
+    assert GpuMemory(5 << 30, 140 << 30).part(2, own=9 << 30).free == 5 << 30, "no more than is free"
+    assert whole.part(16, own=9 << 30).free == 0
 
 
 def test_a_step_without_memory_is_a_fault_that_says_what_to_set() -> None:
