@@ -99,8 +99,8 @@ def lag_p99_ms(before: dict[float, float], after: dict[float, float]) -> float:
 
 
 def busiest(before: dict[int, float], after: dict[int, float], seconds: float) -> float:
-    """Return the share of a core of the busiest process or thread."""
-    return max((spent - before.get(one, 0.0) for one, spent in after.items()), default=0.0) / seconds
+    """Return the share of a core of the busiest process or thread that was there all the time."""
+    return max((after[one] - before[one] for one in before.keys() & after.keys()), default=0.0) / seconds
 
 
 def part_cores(talkers: int) -> tuple[set[int], set[int]]:
