@@ -18,7 +18,7 @@ from torch import Tensor
 from voxlane.engine.kernels.attention import paged, rope
 from voxlane.engine.kernels.attention.pages import Layout, Pages, StatePages
 from voxlane.engine.kernels.conv import short_conv
-from voxlane.engine.kernels.linear import linear
+from voxlane.engine.kernels.linear import linear, routing
 from voxlane.engine.kernels.norm import activation, layer_norm, rms_norm
 from voxlane.engine.weights.tensors import Blocks, quantise
 
@@ -69,6 +69,7 @@ def agreements(library: ctypes.CDLL) -> Iterator[Agreement]:
         "row operations": _rows,
         "rope and attention": _attention,
         "short convolution": _short_conv,
+        "routing": _routing,
     }
     for name, check in checks.items():
         yield agreement(name, check(library, random))
@@ -171,6 +172,15 @@ def _short_conv(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Compa
         got = short_conv.short_conv_native(library, bcx, weight, bias, layout, states[0])
         yield got, short_conv.short_conv_ref(bcx, weight, bias, layout, states[1]), _CLOSE
         yield states[0].vectors, states[1].vectors, _CLOSE
+
+
+def _routing(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Comparison]:
+    scores, bias = torch.randn((5, 37), generator=random), torch.randn(37, generator=random)
+    for added, normed in ((None, False), (bias, True)):
+        got = routing.route_native(library, scores.clone(), added, 4, normed=normed, scale=1.5)
+        expected = routing.route_ref(scores, added, 4, normed=normed, scale=1.5)
+        yield got[0], expected[0], 1e-9
+        yield got[1], expected[1], _CLOSE
 
 
 def _rows_layout(tables: Tensor, begins: Sequence[int], ends: Sequence[int], block_tokens: int) -> Layout:

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from voxlane.engine.kernels.linear.linear import linear
+from voxlane.engine.kernels.linear.routing import route
 from voxlane.engine.kernels.linear.weights import ExpertWeights
 from voxlane.engine.models.decoder_config import Experts
 from voxlane.engine.models.loading import TensorReader, Weight
-
-_NO_ZERO = 1e-6  # added to the sum that routing weights are divided by, as in Hugging Face's implementation
 
 
 def read_experts(reader: TensorReader, experts: Experts, hidden: int, prefix: str) -> ExpertWeights:
@@ -31,17 +30,6 @@ def read_experts(reader: TensorReader, experts: Experts, hidden: int, prefix: st
     )
 
 
-def route(x: Tensor, weights: ExpertWeights) -> tuple[Tensor, Tensor]:
-    """Return each token's experts [T, chosen] and their weights [T, chosen], for rows `x` [T, hidden] float32."""
-    scores = linear(x, weights.router).sigmoid()
-    ranked = scores if weights.router_bias is None else scores + weights.router_bias
-    chosen = ranked.topk(weights.chosen, dim=1).indices
-    shares = scores.gather(1, chosen)
-    if weights.normed:
-        shares = shares / (shares.sum(dim=1, keepdim=True) + _NO_ZERO)
-    return chosen, shares * weights.scale
-
-
 def run_experts(
     x: Tensor,
     weights: ExpertWeights,
@@ -52,7 +40,8 @@ def run_experts(
 
     A token's outputs are added in the order of the experts, so that its bits do not depend on the other tokens.
     """
-    chosen, shares = route(x, weights)
+    scores = linear(x, weights.router)
+    chosen, shares = route(scores, weights.router_bias, weights.chosen, normed=weights.normed, scale=weights.scale)
     out = torch.zeros_like(x)
     for number in sorted(set(chosen.flatten().tolist())):
         rows, places = (chosen == number).nonzero(as_tuple=True)
