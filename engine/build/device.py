@@ -93,14 +93,14 @@ class CachePlan:
     """How a device's free memory is divided, in bytes."""
 
     free: int
-    step: int  # what the largest step and the states of its requests take beside weights and cache
+    step: int  # what the largest step takes beside weights and cache
     block: int
     blocks: int
 
 
 def plan_cache(config: EngineConfig, spec: ModelSpec, pages: str, free_bytes: int) -> CachePlan:
     """Return how many blocks fit into the configured share of free memory, less what a step needs."""
-    block = spec.cache_bytes_per_token(PAGE_DTYPES[pages]) * config.block_tokens
+    block = spec.cache_bytes_per_block(PAGE_DTYPES[pages], config.block_tokens)
     step = step_memory_bytes(config, spec)
     return CachePlan(free_bytes, step, block, max(int(free_bytes * config.gpu_memory_share) - step, 0) // block)
 
@@ -144,9 +144,8 @@ def _cache_beside_a_step(
 
 
 def step_memory_bytes(config: EngineConfig, spec: ModelSpec) -> int:
-    """Return about what the largest step and the states of its requests take beside weights and cache."""
-    states = config.max_batch * spec.state_bytes_per_request(torch.float32)
-    return spec.step_bytes(config.max_step_tokens, config.max_batch) + states
+    """Return about what the largest step takes beside weights and cache."""
+    return spec.step_bytes(config.max_step_tokens, config.max_batch)
 
 
 def trial(config: EngineConfig, device: torch.device, spec: ModelSpec | None = None) -> Trial:

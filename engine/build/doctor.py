@@ -254,7 +254,7 @@ def _plan(config: EngineConfig, device: torch.device, spec: ModelSpec, taken_byt
     if device.type == "cuda":
         return plan_cache(config, spec, pages, gpu_memory(config, device).free - taken_bytes)
     room = config.kv_memory_mib * MEBIBYTE
-    block = spec.cache_bytes_per_token(PAGE_DTYPES[pages]) * config.block_tokens
+    block = spec.cache_bytes_per_block(PAGE_DTYPES[pages], config.block_tokens)
     return CachePlan(room, step_memory_bytes(config, spec), block, room // block)
 
 

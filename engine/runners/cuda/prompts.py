@@ -200,7 +200,7 @@ class PromptRunner:
             part,
             max_query=max(row.count + len(row.drafts) for row in rows),
         )
-        hidden = self._model.forward(part["tokens"].long(), layout, self._cache.pages)
+        hidden = self._model.forward(part["tokens"].long(), layout, self._cache.layers)
         if ticket.special:
             ticket.logits = self._logits(hidden, ticket, ticket.special).float()
         if ticket.probes:

@@ -13,7 +13,7 @@ from voxlane.engine.build.defaults import DEFAULTS, pages_of, settle, weights_of
 from voxlane.engine.build.device import CONTEXT_BYTES, GpuMemory, choose_device, plan_cache
 from voxlane.engine.errors import EngineConfigError
 from voxlane.engine.kernels.norm import rms_norm
-from voxlane.engine.models.spec import AttentionLayer
+from voxlane.engine.models.spec import AttentionLayer, ConvolutionLayer
 from voxlane.engine.runners.cuda import selfcheck
 from voxlane.engine.runners.cuda.device import watched
 from voxlane.engine.runners.cuda.selfcheck import KernelError, agreements, check_kernels
@@ -22,7 +22,7 @@ from voxlane.engine.runners.cuda.trial import STAND_IN, Trial
 CPU = torch.device("cpu")
 SMALL = replace(
     STAND_IN,
-    layers=(AttentionLayer(heads=9, kv_heads=3, head_dim=4, scale=64**-0.5),),
+    layers=(AttentionLayer(heads=9, kv_heads=3, head_dim=4, scale=64**-0.5), ConvolutionLayer(channels=36, taps=3)),
     hidden_size=36,
     intermediate_size=64,
     vocab_size=100,
@@ -122,7 +122,7 @@ def test_a_step_without_memory_is_a_fault_that_says_what_to_set() -> None:
 def test_kernels_that_are_right_pass(dtype: torch.dtype, pages: torch.dtype) -> None:
     found = list(agreements(trial(dtype, pages)))
     assert [each.name for each in found if not each.good] == []
-    assert len({each.name for each in found}) >= 13
+    assert len({each.name for each in found}) >= 14
 
 
 def test_a_wrong_kernel_and_one_that_does_not_run_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
