@@ -110,6 +110,18 @@ def causal_upsample(x: Tensor, matrix: Tensor, bias: Tensor, stride: int) -> Ten
     return F.linear(windows, matrix, bias).view(batch, length * stride, -1)
 
 
+def depthwise_upsample(x: Tensor, weight: Tensor) -> Tensor:
+    """Return `x` [B, taps - 1 + T, n] stretched to [B, T * stride, n], each channel by its own transposed convolution.
+
+    `weight` [taps, stride, n] float32 has the oldest input's numbers first. It is summed in float32.
+    """
+    length = x.shape[1] - len(weight) + 1
+    out = x[:, :length, None].to(torch.float32) * weight[0]
+    for tap in range(1, len(weight)):
+        out = torch.addcmul(out, x[:, tap : tap + length, None].to(torch.float32), weight[tap])
+    return out.flatten(1, 2).to(x.dtype)
+
+
 def snake_ref(x: Tensor, frequency: Tensor, depth: Tensor) -> Tensor:
     """Return x + depth * sin(frequency * x) ** 2 for each channel of `x` [..., n], computed in float32."""
     wide = x.to(torch.float32)
