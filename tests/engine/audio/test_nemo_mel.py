@@ -12,8 +12,8 @@ from voxlane.engine.audio.mel import HOP
 from voxlane.engine.audio.nemo_mel import NemoMel, frames, nemo_mel
 
 TOLERANCE = 2e-4
-"""Of numbers of the size of 3. The Fourier transforms round in float32, which matters where a band is far weaker than the
-loudest: under a loud tone both results differ by 3e-4 from one in float64."""
+"""Of numbers of the size of 3. Fourier transforms round in float32, which matters where a band is far weaker than the
+loudest: under a loud tone alone both results differ by 3e-4 from one in float64."""
 
 
 def clip(samples: int) -> torch.Tensor:
