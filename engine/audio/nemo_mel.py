@@ -60,6 +60,17 @@ class NemoMel:
             begin += _BLOCK_SAMPLES
         self._waiting = self._waiting[begin:]
 
+    @property
+    def complete(self) -> int:
+        """Return how many frames are computed, whatever follows."""
+        return len(self._blocks) * BLOCK
+
+    def scaled(self, begin: int, end: int) -> Tensor:
+        """Return complete frames from `begin` up to `end`, scaled over the clip up to `end`."""
+        if not 0 <= begin < end <= self.complete:
+            raise ValueError(f"frames {begin} to {end} of {self.complete}")
+        return _scaled(torch.cat(self._blocks[: -(-end // BLOCK)])[:end])[begin:]
+
     def finish(self) -> Tensor:
         """Return the scaled spectrogram [frames(samples), bins] of the clip so far; more samples may follow.
 

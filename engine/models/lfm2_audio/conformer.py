@@ -2,7 +2,7 @@
 
 Convolutions shorten the spectrogram eightfold. In each layer every row attends to the whole clip, so a row is known
 only when the clip is. What can be done while a person speaks is the spectrogram (nemo_mel.py); its scaling, the
-convolutions and the layers wait for the end of the clip. encoded_clip.py says what that means for a turn.
+convolutions and the layers wait for the end of the clip. clip_stream.py has the other way: windows with a look-ahead.
 
 Several clips run together: products take the rows of all of them, attention and convolutions one clip after the other.
 So a clip's bits do not depend on the clips beside it where the products' do not.
@@ -33,8 +33,11 @@ _FIRST_REACH = 256
 class Conformer:
     """A loaded encoder."""
 
-    def __init__(self, config: ConformerConfig, weights: ConformerWeights, dtype: torch.dtype) -> None:
+    def __init__(
+        self, config: ConformerConfig, weights: ConformerWeights, output_size: int, dtype: torch.dtype
+    ) -> None:
         self.config = config
+        self.output_size = output_size  # the backbone's hidden size
         self.dtype = dtype
         self.device = weights.halvings[0].weight.device
         self._weights = weights
@@ -44,7 +47,7 @@ class Conformer:
     @classmethod
     def read(cls, reader: TensorReader, config: ConformerConfig, output_size: int) -> Conformer:
         """Read the encoder and the adapter; `reader` is over FlatPoints, `output_size` is the backbone's."""
-        return cls(config, read_conformer(reader, config, output_size), reader.dtype)
+        return cls(config, read_conformer(reader, config, output_size), output_size, reader.dtype)
 
     def encode(self, mels: Sequence[Tensor]) -> list[Tensor]:
         """Return the backbone's input rows [states, output_size] of spectrograms [frames, bins]."""

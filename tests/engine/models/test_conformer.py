@@ -7,96 +7,36 @@ from typing import Any
 
 import pytest
 import torch
-from parakeet_peer import nemo_tensors, random_encoder
+from lfm2_audio_parts import (
+    BACKBONE,
+    ENCODER,
+    SOUND,
+    adapter_peer,
+    encoder_peer,
+    encoder_tensors,
+    load_encoder,
+    small_encoder,
+)
 from torch import Tensor, nn
 
 from voxlane.engine.errors import ModelConfigError, TensorError
 from voxlane.engine.models.lfm2_audio.conformer import Conformer
 from voxlane.engine.models.lfm2_audio.conformer_config import ConformerConfig
-from voxlane.engine.models.lfm2_audio.conformer_weights import FlatPoints, spare_names
-from voxlane.engine.models.loading import Mode, TensorReader
+from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.settings import Settings
-from voxlane.engine.weights.tensors import Blocks
 
 TOLERANCE = 2e-5
 """Of rows of the size of 1, in float32: several times what was measured."""
 
-BACKBONE = 48
-SOUND: dict[str, object] = {
-    "sample_rate": 16_000, "normalize": "per_feature", "window_size": 0.025, "window_stride": 0.01, "window": "hann",
-    "features": 16, "n_fft": 512, "log": True, "frame_splicing": 1, "dither": 1e-5, "pad_to": 0, "pad_value": 0.0,
-}  # fmt: skip
-PLAIN: dict[str, object] = {
-    "feat_in": 16, "feat_out": -1, "n_layers": 2, "d_model": 32, "subsampling": "dw_striding", "subsampling_factor": 8,
-    "subsampling_conv_channels": 8, "causal_downsampling": False, "reduction": None, "reduction_position": None,
-    "reduction_factor": 1, "ff_expansion_factor": 2, "self_attention_model": "rel_pos", "n_heads": 2,
-    "att_context_size": [-1, -1], "xscaling": False, "untie_biases": True, "pos_emb_max_len": 500,
-    "conv_kernel_size": 9, "conv_norm_type": "batch_norm", "conv_context_size": None, "dropout": 0.1,
-    "dropout_pre_encoder": 0.1, "dropout_emb": 0.0, "dropout_att": 0.1,
-}  # fmt: skip
-OTHER = {**PLAIN, "n_layers": 3, "d_model": 48, "n_heads": 4, "subsampling_factor": 4, "conv_kernel_size": 5,
+OTHER = {**ENCODER, "n_layers": 3, "d_model": 48, "n_heads": 4, "subsampling_factor": 4, "conv_kernel_size": 5,
          "subsampling_conv_channels": 6, "ff_expansion_factor": 4, "xscaling": True}  # fmt: skip
-
-
-class Tensors:
-    """Tensors in memory as a WeightFile."""
-
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
-        self.config: dict[str, object] = {}
-        self._tensors = tensors
-
-    def names(self) -> list[str]:
-        return list(self._tensors)
-
-    def tensor(self, name: str) -> Tensor:
-        return self._tensors[name]
-
-    def blocks(self, name: str) -> Blocks | None:
-        return None
-
-
-def _peer(values: dict[str, object]) -> Any:
-    return random_encoder(
-        hidden_size=values["d_model"],
-        num_hidden_layers=values["n_layers"],
-        num_attention_heads=values["n_heads"],
-        intermediate_size=values["d_model"] * values["ff_expansion_factor"],  # type: ignore[operator]
-        conv_kernel_size=values["conv_kernel_size"],
-        subsampling_factor=values["subsampling_factor"],
-        subsampling_conv_channels=values["subsampling_conv_channels"],
-        num_mel_bins=values["feat_in"],
-        scale_input=values["xscaling"],
-    )
-
-
-def _adapter(hidden: int) -> nn.Sequential:
-    torch.manual_seed(9)
-    return nn.Sequential(
-        nn.LayerNorm(hidden), nn.Linear(hidden, BACKBONE), nn.GELU(), nn.Linear(BACKBONE, BACKBONE)
-    ).eval()
-
-
-def _load(values: dict[str, object], tensors: dict[str, Tensor], mode: Mode = "float32") -> Conformer:
-    config = ConformerConfig.read(Settings(values), Settings(SOUND))
-    weights = FlatPoints(Tensors(tensors))
-    reader = TensorReader(weights, {name: name for name in weights.names()}, mode, torch.device("cpu"))
-    encoder = Conformer.read(reader, config, BACKBONE)
-    reader.finish(ignored=spare_names(config))
-    return encoder
-
-
-def _tensors(peer: nn.Module, hidden: object) -> dict[str, Tensor]:
-    assert isinstance(hidden, int)
-    adapter = {f"audio_adapter.model.{name}": tensor for name, tensor in _adapter(hidden).state_dict().items()}
-    return nemo_tensors(peer) | adapter
 
 
 @pytest.fixture(scope="module", params=["plain", "other"])
 def both(request: pytest.FixtureRequest) -> tuple[Any, Conformer]:
     """Return transformers' encoder and ours with the same numbers."""
-    values = {"plain": PLAIN, "other": OTHER}[request.param]
-    peer = _peer(values)
-    return peer, _load(values, _tensors(peer, values["d_model"]))
+    values = {"plain": ENCODER, "other": OTHER}[request.param]
+    return encoder_peer(values), load_encoder(values, encoder_tensors(values))
 
 
 def _mels(*lengths: int) -> list[Tensor]:
@@ -126,7 +66,7 @@ def test_rows_of_a_padded_batch_are_transformers(both: tuple[Any, Conformer]) ->
 
 @pytest.mark.parametrize("mode", ["float32", "packed"])
 def test_a_clip_has_the_same_bits_alone_and_among_others(mode: Mode) -> None:
-    encoder = _load(PLAIN, _tensors(_peer(PLAIN), 32), mode)
+    encoder = small_encoder(mode)
     mels = _mels(130, 9, 55, 1, 64)
     together = encoder.encode(mels)
     for mel, rows in zip(mels, together, strict=True):
@@ -148,7 +88,7 @@ def test_the_adapter_is_torchs(both: tuple[Any, Conformer]) -> None:
     _, encoder = both
     (mel,) = _mels(77)
     with torch.no_grad():
-        wanted = _adapter(encoder.config.hidden_size)(encoder.encode_rows([mel])[0])
+        wanted = adapter_peer(encoder.config.hidden_size)(encoder.encode_rows([mel])[0])
     torch.testing.assert_close(encoder.encode([mel])[0], wanted, rtol=0, atol=TOLERANCE)
 
 
@@ -161,7 +101,7 @@ def test_clips_that_are_none_are_refused(both: tuple[Any, Conformer]) -> None:
 
 def test_the_published_sizes() -> None:
     """These are the proportions that LFM2-Audio-1.5B is documented with: 12.5 rows a second."""
-    values = {**PLAIN, "feat_in": 128, "d_model": 512, "n_heads": 8, "n_layers": 17, "subsampling_conv_channels": 256}
+    values = {**ENCODER, "feat_in": 128, "d_model": 512, "n_heads": 8, "n_layers": 17, "subsampling_conv_channels": 256}
     config = ConformerConfig.read(Settings(values), Settings({**SOUND, "features": 128}))
     assert (config.bands, config.head_dim, config.halvings) == (16, 64, 3)
     assert config.states(10 * 16_000) == 126
@@ -188,9 +128,9 @@ def broken() -> Iterator[tuple[str, str, object]]:
 def test_what_we_do_not_do_is_refused_by_name(section: str, key: str, value: object) -> None:
     top = Settings(
         {
-            "encoder": PLAIN,
+            "encoder": ENCODER,
             "preprocessor": SOUND,
-            section: {"encoder": PLAIN, "preprocessor": SOUND}[section] | {key: value},
+            section: {"encoder": ENCODER, "preprocessor": SOUND}[section] | {key: value},
         }
     )
     with pytest.raises(ModelConfigError, match=rf"config key {section}\.{key}:"):
@@ -201,9 +141,9 @@ def test_what_we_do_not_do_is_refused_by_name(section: str, key: str, value: obj
     "name", ["layers.1.self_attn.pos_bias_u", "pre_encode.conv.5.weight", "layers.0.conv.batch_norm.bias"]
 )
 def test_a_wrong_tensor_is_named(name: str) -> None:
-    tensors = _tensors(_peer(PLAIN), 32)
+    tensors = encoder_tensors(ENCODER)
     with pytest.raises(TensorError, match=rf"conformer\.{name} has shape"):
-        _load(PLAIN, tensors | {f"conformer.{name}": torch.zeros(3)})
+        load_encoder(ENCODER, tensors | {f"conformer.{name}": torch.zeros(3)})
     del tensors[f"conformer.{name}"]
     with pytest.raises(TensorError, match=rf"conformer\.{name} is missing"):
-        _load(PLAIN, tensors)
+        load_encoder(ENCODER, tensors)
