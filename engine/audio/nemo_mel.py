@@ -117,7 +117,8 @@ def _log_powers(piece: Tensor, bins: int) -> Tensor:
     window, filters = _constants(bins)
     spectrum = torch.fft.rfft(piece.unfold(0, WINDOW, HOP) * window, n=FFT)
     power = spectrum.real.square() + spectrum.imag.square()  # [BLOCK, FFT / 2 + 1]
-    return (power @ filters).add_(_GUARD).log_()
+    mel: Tensor = power @ filters
+    return mel.add_(_GUARD).log_()
 
 
 @functools.cache

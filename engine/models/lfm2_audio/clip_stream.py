@@ -56,7 +56,7 @@ class ClipStream:
         self._config = config
         self._window = window
         self._mel = NemoMel(config.bins)
-        self._row_frames = 2**config.halvings
+        self._row_frames = 1 << config.halvings
         self._ended = False
         self.rows = 0  # that were handed out
 

@@ -46,7 +46,7 @@ class Conformer:
 
     @classmethod
     def read(cls, reader: TensorReader, config: ConformerConfig, output_size: int) -> Conformer:
-        """Read the encoder and the adapter; `reader` is over FlatPoints, `output_size` is the backbone's."""
+        """Read the encoder and the adapter; `reader` is over flat_points, `output_size` is the backbone's."""
         return cls(config, read_conformer(reader, config, output_size), output_size, reader.dtype)
 
     def encode(self, mels: Sequence[Tensor]) -> list[Tensor]:
@@ -55,7 +55,7 @@ class Conformer:
 
     def encode_rows(self, mels: Sequence[Tensor]) -> list[Tensor]:
         """Return the encoder's own rows [states, hidden] of spectrograms [frames, bins], before the adapter."""
-        longest = self.config.max_states * 2**self.config.halvings
+        longest = self.config.max_states * (1 << self.config.halvings)
         if not mels or any(mel.ndim != 2 or not 0 < len(mel) <= longest for mel in mels):
             raise ValueError(f"spectrograms of 1 to {longest} frames are needed")
         lengths = self._states(mels)
@@ -66,7 +66,7 @@ class Conformer:
         return list(torch.split(rows.to(self.dtype), lengths))
 
     def _states(self, mels: Sequence[Tensor]) -> list[int]:
-        return [-(-len(mel) // 2**self.config.halvings) for mel in mels]
+        return [-(-len(mel) // (1 << self.config.halvings)) for mel in mels]
 
     def _stem(self, mel: Tensor) -> Tensor:
         """Return the layers' input [states, hidden] float32 of a spectrogram [frames, bins]."""

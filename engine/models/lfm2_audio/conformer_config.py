@@ -57,11 +57,11 @@ class ConformerConfig:
     @property
     def bands(self) -> int:
         """Return what the convolutions leave of the bins."""
-        return -(-self.bins // 2**self.halvings)
+        return -(-self.bins // (1 << self.halvings))
 
     def states(self, samples: int) -> int:
         """Return how many rows a clip of so many samples becomes."""
-        return -(-frames(samples) // 2**self.halvings)
+        return -(-frames(samples) // (1 << self.halvings))
 
     @classmethod
     def read(cls, encoder: Settings, sound: Settings) -> ConformerConfig:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from voxlane.engine.models.encoder_decoder import LayerNorm, Projection
 from voxlane.engine.models.lfm2_audio.conformer_config import ConformerConfig
+from voxlane.engine.models.lfm2_audio.derived_tensors import Derived, DerivedTensors
 from voxlane.engine.models.loading import TensorReader
-from voxlane.engine.weights.tensors import Blocks, WeightFile
+from voxlane.engine.weights.tensors import WeightFile
 
 PREFIX, ADAPTER = "conformer.", "audio_adapter."
 BATCH_NORM_EPS = 1e-5
@@ -69,7 +70,7 @@ class ConformerWeights:
 
 
 def read_conformer(reader: TensorReader, config: ConformerConfig, output_size: int) -> ConformerWeights:
-    """Ask `reader`, over FlatPoints, for every tensor of the encoder and the adapter."""
+    """Ask `reader`, over flat_points, for every tensor of the encoder and the adapter."""
     hidden = config.hidden_size
     adapter = f"{ADAPTER}model."
     return ConformerWeights(
@@ -87,29 +88,15 @@ def spare_names(config: ConformerConfig) -> list[str]:
     return [f"{PREFIX}layers.{index}.conv.batch_norm.num_batches_tracked" for index in range(config.layers)]
 
 
-class FlatPoints:
-    """A file whose convolutions that see a single row are matrices."""
+def flat_points(weights: WeightFile) -> DerivedTensors:
+    """Return the file with its convolutions that see a single row as matrices."""
+    names = weights.names()
+    points = {name: Derived((name,), _flat) for name in names if name.endswith(_POINTS)}
+    return DerivedTensors(weights, {name: points.get(name, name) for name in names}, weights.config)
 
-    def __init__(self, weights: WeightFile) -> None:
-        self._weights = weights
 
-    @property
-    def config(self) -> dict[str, object]:
-        """The configuration of the file."""
-        return self._weights.config
-
-    def names(self) -> list[str]:
-        """Return every tensor's name."""
-        return self._weights.names()
-
-    def tensor(self, name: str) -> Tensor:
-        """Return one tensor."""
-        tensor = self._weights.tensor(name)
-        return tensor.squeeze(2) if name.endswith(_POINTS) and tensor.ndim == 3 else tensor
-
-    def blocks(self, name: str) -> Blocks | None:
-        """Return one matrix as stored codes, None if it is stored as floats."""
-        return None if name.endswith(_POINTS) else self._weights.blocks(name)
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.squeeze(2) if tensor.ndim == 3 else tensor  # the reader refuses any other shape
 
 
 def _halving(reader: TensorReader, channels: int, index: int) -> Halving:

@@ -6,15 +6,15 @@ rotated together lie side by side there; here the second half of a head follows 
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from voxlane.engine.errors import TensorError
+from voxlane.engine.models.lfm2_audio.derived_tensors import Derived, DerivedTensors, NamedTensors, halves
 from voxlane.engine.models.lfm2_audio.mimi_config import MimiConfig
-from voxlane.engine.weights.tensors import Blocks
 
 FILE = "tokenizer-e351c8d8-checkpoint125.safetensors"
 """The file's name in a folder of LFM2-Audio."""
@@ -40,61 +40,32 @@ _PLAIN = (
 _FUSED = re.compile(r"(.*\.self_attn)\.(?:in_proj_weight|in_proj\.weight|in_projs\.0\.weight)")
 
 
-class NamedTensors(Protocol):
-    """Tensors by name."""
-
-    def names(self) -> list[str]:
-        """Return every tensor's name."""
-
-    def tensor(self, name: str) -> Tensor:
-        """Return one tensor."""
-
-
-class KyutaiMimi:
-    """Kyutai's file as a WeightFile. It has no configuration: without `config` it is the published one."""
-
-    def __init__(self, file: NamedTensors, config: dict[str, object] | None = None) -> None:
-        self.config: dict[str, object] = config or {}  # in the form of Hugging Face's config.json
-        self._file = file
-        self._sizes = MimiConfig.from_dict(self.config)
-        self._sources: dict[str, tuple[str, int]] = {}  # of each name: the file's, and which third of that tensor
-        for name in file.names():
-            fused = _FUSED.fullmatch(name)
-            if fused is None:
-                self._sources[plain_name(name)] = name, -1
-                continue
-            for third, part in enumerate("qkv"):
-                self._sources[f"{plain_name(fused[1])}.{part}_proj.weight"] = name, third
-
-    def names(self) -> list[str]:
-        """Return every tensor's name in Hugging Face's checkpoint."""
-        return list(self._sources)
-
-    def tensor(self, name: str) -> Tensor:
-        """Return one tensor. KeyError if there is none."""
-        source, third = self._sources[name]
-        tensor = self._file.tensor(source)
-        if third < 0:
-            return tensor
-        config = self._sizes
-        sizes = [config.heads * config.head_dim, *[config.kv_heads * config.head_dim] * 2]
-        if tensor.ndim != 2 or tensor.shape[0] != sum(sizes):
-            raise TensorError(f"tensor {source} has shape {list(tensor.shape)}, not [{sum(sizes)}, inputs]")
-        part = torch.split(tensor, sizes)[third]
-        return part if third == 2 else _halves(part, config.head_dim)
-
-    def blocks(self, name: str) -> Blocks | None:
-        """Return None: the file holds plain floats."""
-        return None
+def kyutai_mimi(file: NamedTensors, config: dict[str, object] | None = None) -> DerivedTensors:
+    """Return Kyutai's file as a WeightFile. It has no configuration: without `config` it is the published one."""
+    sizes = MimiConfig.from_dict(config or {})
+    sources: dict[str, str | Derived] = {}
+    for name in file.names():
+        fused = _FUSED.fullmatch(name)
+        if fused is None:
+            sources[_plain_name(name)] = name
+            continue
+        for index, part in enumerate("qkv"):
+            derived = Derived((name,), functools.partial(_part, sizes, name, index))
+            sources[f"{_plain_name(fused[1])}.{part}_proj.weight"] = derived
+    return DerivedTensors(file, sources, config)
 
 
-def plain_name(name: str) -> str:
+def _plain_name(name: str) -> str:
     """Return the name in Hugging Face's checkpoint of a tensor that has the same numbers there."""
     for pattern, replacement in _PLAIN:
         name = re.sub(pattern, replacement, name)
     return name
 
 
-def _halves(weight: Tensor, head_dim: int) -> Tensor:
-    """Return rows [heads * head_dim, inputs] with the first of each pair in the first half of their head."""
-    return weight.view(-1, head_dim // 2, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+def _part(config: MimiConfig, name: str, index: int, fused: Tensor) -> Tensor:
+    """Return the matrix of the queries, the keys or the values from the one of all three."""
+    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    if fused.ndim != 2 or fused.shape[0] != q + 2 * kv:
+        raise TensorError(f"tensor {name} has shape {list(fused.shape)}, not [{q + 2 * kv}, {config.hidden_size}]")
+    part = torch.split(fused, [q, kv, kv])[index]
+    return part if index == 2 else halves(part, config.head_dim)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from voxlane.engine.models.codec_parts import CodecLoader, CodecTensors, Conv, Matrix, Place, Up
+from voxlane.engine.models.encoder_decoder import LayerNorm
 from voxlane.engine.models.lfm2_audio.mimi_config import STRIDE, MimiConfig
 from voxlane.engine.models.loading import Progress, TensorReader
 from voxlane.engine.weights.tensors import WeightFile
@@ -24,21 +25,13 @@ _QUANTISER = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class MimiNorm:
-    """A layer norm's weight and bias, float32."""
-
-    weight: Tensor
-    bias: Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class MimiLayer:
     """One layer of the transformer; its scales are in `out` and `down`."""
 
-    attention_norm: MimiNorm
+    attention_norm: LayerNorm
     qkv: Matrix
     out: Matrix
-    mlp_norm: MimiNorm
+    mlp_norm: LayerNorm
     up: Tensor
     down: Tensor
 
@@ -153,9 +146,9 @@ class _MimiLoader(CodecLoader):
             down=self._scaled(self._floats(f"{name}mlp_layer_scale.scale", hidden), down, None).weight,
         )
 
-    def _norm(self, name: str) -> MimiNorm:
+    def _norm(self, name: str) -> LayerNorm:
         size = self._config.hidden_size
-        return MimiNorm(self._floats(f"{name}.weight", size), self._floats(f"{name}.bias", size))
+        return LayerNorm(self._floats(f"{name}.weight", size), self._floats(f"{name}.bias", size))
 
     def _stage(self, module: int, index: int) -> MimiStage:
         config = self._config

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from voxlane.engine.audio.torchaudio_import import functional  # before transformers, which imports torchaudio too
 from voxlane.engine.errors import ModelConfigError, TensorError
-from voxlane.engine.models.lfm2_audio.kyutai_names import KyutaiMimi
+from voxlane.engine.models.lfm2_audio.kyutai_names import kyutai_mimi
 from voxlane.engine.models.lfm2_audio.mimi import MimiCodec
 from voxlane.engine.models.lfm2_audio.mimi_config import MimiConfig
 from voxlane.engine.weights.safetensors import SafetensorsDirectory, SafetensorsFiles
@@ -182,7 +182,7 @@ def test_kyutais_file_sounds_as_kyutais_package_plays_it(kyutai: Path, tmp_path:
     for new, name in old.items() if fused == "in_proj_weight" else ():
         tensors = {key.replace(new, name): tensor for key, tensor in tensors.items()}
     save_file(tensors, tmp_path / "mimi.safetensors")
-    codec = MimiCodec.load(KyutaiMimi(SafetensorsFiles([tmp_path / "mimi.safetensors"]), PLAIN), 7)
+    codec = MimiCodec.load(kyutai_mimi(SafetensorsFiles([tmp_path / "mimi.safetensors"]), PLAIN), 7)
     answer = load_file(kyutai / "kyutai_expected.safetensors")
     samples = whole(codec, answer["codes"])
     assert samples.std() > 0.05
@@ -191,7 +191,7 @@ def test_kyutais_file_sounds_as_kyutais_package_plays_it(kyutai: Path, tmp_path:
 
 def test_kyutais_file_has_the_published_sizes_unless_told_otherwise(kyutai: Path) -> None:
     with pytest.raises(TensorError, match=r"semantic_\w+\.output_proj\.weight has shape"):
-        MimiCodec.load(KyutaiMimi(SafetensorsFiles([kyutai / "kyutai.safetensors"])))
+        MimiCodec.load(kyutai_mimi(SafetensorsFiles([kyutai / "kyutai.safetensors"])))
 
 
 def test_the_published_sizes() -> None:
