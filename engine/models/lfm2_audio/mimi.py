@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voxlane.engine.kernels.attention.ring import Moment, Ring, ring_attention
-from voxlane.engine.kernels.conv.causal import causal_upsample, depthwise_upsample, point_add
+from voxlane.engine.kernels.conv.causal import causal_upsample, depthwise_upsample, elu, point_add
 from voxlane.engine.kernels.linear.linear import linear
 from voxlane.engine.kernels.norm.layer_norm import add_layer_norm, gelu, layer_norm
 from voxlane.engine.models.lfm2_audio.mimi_config import STRIDE, MimiConfig
@@ -60,7 +60,7 @@ class MimiCodec(StreamingCodec):
         x = run_conv(x, weights.first, state, rows)
         for stage in weights.stages:
             x = _stage(x, stage, state, rows)
-        x = run_conv(F.elu(x), weights.last, state, rows)
+        x = run_conv(elu(x), weights.last, state, rows)
         return x.squeeze(2).to(torch.float32).clamp_(-1, 1)
 
     def _transform(self, x: Tensor, moment: Moment, state: CodecState) -> Tensor:
@@ -87,9 +87,9 @@ class MimiCodec(StreamingCodec):
 
 def _stage(x: Tensor, stage: MimiStage, state: CodecState, rows: Tensor) -> Tensor:
     """Stretch `x` [B, T, channels] into half as many channels and run the residual units over it."""
-    x = state.extend(stage.place, F.elu(x), rows)
+    x = state.extend(stage.place, elu(x), rows)
     x = causal_upsample(x, stage.up.matrix, stage.up.bias, stage.up.stride)
     for unit in stage.units:
-        inner = F.elu(run_conv(F.elu(x), unit.conv, state, rows))
+        inner = elu(run_conv(elu(x), unit.conv, state, rows))
         x = point_add(inner, unit.point, unit.point_bias, x)
     return x

@@ -17,6 +17,8 @@ from voxlane.engine.kernels.conv.causal import (
     conv_weight,
     depthwise_conv,
     depthwise_upsample,
+    elu,
+    elu_ref,
     extend,
     point_add,
     snake,
@@ -113,3 +115,10 @@ def test_depthwise_upsampling_is_the_transposed_convolution_of_each_channel(stri
     taps = weight.view(6, 2, stride).flip(1).permute(1, 2, 0)
     padded = F.pad(x, (0, 0, 1, 0))
     torch.testing.assert_close(depthwise_upsample(padded, taps), wanted[:, : 5 * stride], rtol=1e-5, atol=1e-5)
+
+
+def test_elu_is_torchs() -> None:
+    edges = torch.tensor([0.0, -0.0, 1e-30, -1e-30, -1e-6, 1e-6, -200.0, 1e30, -1e30, torch.inf, -torch.inf, torch.nan])
+    for x in (edges, torch.randn(3, 101, 7) * 4):
+        torch.testing.assert_close(elu(x), elu_ref(x), rtol=1e-7, atol=1e-7, equal_nan=True)
+    assert elu(edges).dtype is torch.float32
