@@ -80,23 +80,38 @@ class ClipStream:
 
     def due(self) -> MelWindow | None:
         """Return the next window that can be encoded, None if there is none; its rows count as handed out."""
-        window = self._window
+        window = self._chunk()
+        if window is None and self._ended:
+            window = self._rest()
         if window is not None:
-            end = (self.rows + window.chunk + window.after) * self._row_frames
-            if end <= self._mel.complete:
-                return self._take(window.before, window.chunk, end)
-        left = self._config.states(self.samples) - self.rows
-        if not self._ended or not left:
-            return None
-        before = self.rows if window is None else window.before
-        return self._take(before, left, None)
+            self.rows += window.rows
+        return window
 
-    def _take(self, before: int, rows: int, end: int | None) -> MelWindow:
-        skip = min(before, self.rows)
-        begin = (self.rows - skip) * self._row_frames
-        mel = self._mel.finish()[begin:] if end is None else self._mel.scaled(begin, end)
-        self.rows += rows
-        return MelWindow(mel, skip, rows)
+    def pause(self) -> MelWindow | None:
+        """Return what would be left to encode if the clip ended here, None if nothing; the clip may go on.
+
+        A turn that then does end here has its rows already. Chunks that are due come first.
+        """
+        if self._chunk() is not None:
+            raise ValueError("a chunk is due")
+        return self._rest()
+
+    def _chunk(self) -> MelWindow | None:
+        window = self._window
+        if window is None:
+            return None
+        end = (self.rows + window.chunk + window.after) * self._row_frames
+        if end > self._mel.complete:
+            return None
+        skip = min(window.before, self.rows)
+        return MelWindow(self._mel.scaled((self.rows - skip) * self._row_frames, end), skip, window.chunk)
+
+    def _rest(self) -> MelWindow | None:
+        left = self._config.states(self.samples) - self.rows
+        if not left:
+            return None
+        skip = self.rows if self._window is None else min(self._window.before, self.rows)
+        return MelWindow(self._mel.finish()[(self.rows - skip) * self._row_frames :], skip, left)
 
 
 def encode_due(encoder: Conformer, streams: Sequence[ClipStream]) -> list[Tensor]:

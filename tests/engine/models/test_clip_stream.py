@@ -123,6 +123,31 @@ def test_rows_depend_neither_on_pieces_nor_on_other_streams(encoder: Conformer, 
         assert torch.equal(torch.cat(parts), spoken(encoder, clip, window))
 
 
+@pytest.mark.parametrize("window", [None, WINDOW])
+def test_a_pause_may_be_the_end_or_not(encoder: Conformer, window: EncoderWindow | None) -> None:
+    clip = sound(9 * ROW + 500)
+    stream = ClipStream(CONFIG, window)
+    stream.append(clip[: 7 * ROW])
+    (before,) = encode_due(encoder, [stream])
+    rest = stream.pause()
+    assert rest is not None
+    rows = encoder.encode([rest.mel])[0][rest.skip :]
+    assert len(rows) == rest.rows
+    assert torch.equal(torch.cat((before, rows)), spoken(encoder, clip[: 7 * ROW], window))
+    stream.append(clip[7 * ROW :])
+    stream.end()
+    (after,) = encode_due(encoder, [stream])
+    assert torch.equal(torch.cat((before, after)), spoken(encoder, clip, window))
+    assert stream.pause() is None
+
+
+def test_a_chunk_that_is_due_comes_before_a_pause() -> None:
+    stream = ClipStream(CONFIG, WINDOW)
+    stream.append(sound(4 * ROW))
+    with pytest.raises(ValueError, match="a chunk is due"):
+        stream.pause()
+
+
 def test_nothing_follows_the_end() -> None:
     stream = ClipStream(CONFIG)
     stream.end()
