@@ -38,7 +38,7 @@ AUTO_MODEL = "auto"
 AUTO_ADAPTER = "auto"
 """As EngineConfig.adapter: the adapter that comes with voxlane for the chat model, if there is one."""
 
-Task = Literal["chat", "complete", "score", "probe", "asr", "tts", "voice"]
+Task = Literal["chat", "complete", "score", "probe", "asr", "tts", "voice", "converse"]
 Policy = Literal["fcfs", "priority", "deadline"]
 FinishReason = Literal["eos", "stop", "length", "cancelled", "failed"]
 RefusalCode = Literal["too_long", "overloaded", "bad_request", "duplicate_id", "no_model"]

@@ -26,7 +26,8 @@ from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.state_rows import IDLE, StateRows
 from voxlane.engine.models.qwen3_tts.config import MIN_FRAMES
 from voxlane.engine.models.qwen3_tts.prompt import PromptError
-from voxlane.engine.runners.codec_tts import MAX_CHUNK, FrameOutcome, UtteranceStream
+from voxlane.engine.runners.codec_streams import MAX_CHUNK
+from voxlane.engine.runners.codec_tts import FrameOutcome, UtteranceStream
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.plan import Row
 from voxlane.engine.schedule.request import Request, RequestState

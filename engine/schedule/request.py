@@ -12,7 +12,7 @@ from voxlane.engine.memory.blocks import BlockTable
 if TYPE_CHECKING:
     from voxlane.engine.text.constraint import Constraint
 
-ModelName = Literal["chat", "asr", "tts"]
+ModelName = Literal["chat", "asr", "tts", "speech"]
 """The models one engine holds, by what they do."""
 
 

@@ -1,4 +1,4 @@
-"""LFM2-Audio's depth transformer as slowly as it can be said: no cache, no fused matrix, in float64.
+"""LFM2-Audio as slowly as it can be said. The depth transformer: no cache, no fused matrix, in float64.
 
 For each group the whole frame so far goes through every layer again. Written from the paper's description of RQ
 transformers and the published tensors' names.
@@ -6,9 +6,13 @@ transformers and the published tensors' names.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from voxlane.engine.models.lfm2_audio.config import CODES, END_OF_TURN, TEXT_END
 
 HEADS, KV_HEADS, THETA, EPS = 32, 8, 1e6, 1e-5
 
@@ -74,3 +78,54 @@ def _turned(x: Tensor) -> Tensor:
     angles = torch.arange(count)[:, None] * THETA ** (-torch.arange(0, size, 2).double() / size)
     pairs = torch.view_as_complex(x.reshape(count, heads, size // 2, 2).contiguous())
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)[:, None]).flatten(2)
+
+
+class SlowSpeech:
+    """The whole model as slowly as it can be said: every step reads everything again, with transformers' LFM2."""
+
+    def __init__(self, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        import transformers
+
+        backbone = {name.removeprefix("lfm."): one for name, one in tensors.items() if name.startswith("lfm.")}
+        self._backbone = transformers.Lfm2Model(transformers.Lfm2Config(**config["lfm"])).eval()
+        self._backbone.load_state_dict(backbone)
+        self._text = backbone["embed_tokens.weight"]
+        self._frames = tensors["audio_embedding.embedding.weight"]
+        self._groups, self._runs = config["codebooks"], (config["interleaved_n_text"], config["interleaved_n_audio"])
+        self._depth = SlowDepthformer(tensors, self._groups, config["depthformer"]["layers"])
+
+    def answer(self, prompt: list[Any], steps: int) -> list[Any]:
+        """Return the likeliest answer to tokens and rows [hidden] of clips: tokens, and frames as tuples."""
+        made: list[Any] = []
+        kind, run, complete = "text", self._runs[0], False
+        while len(made) < steps:
+            hidden = self._read([*prompt, *made])
+            run -= 1
+            if kind == "text":
+                made.append(int((self._text @ hidden).argmax()))
+                if made[-1] == END_OF_TURN:
+                    break
+                complete = complete or made[-1] == TEXT_END
+                if complete or run == 0:
+                    kind, run = "sound", self._runs[1]
+            else:
+                codes = self._depth.greedy(hidden)
+                ended = codes[0] == CODES
+                made.append((CODES,) * self._groups if ended else tuple(codes))
+                if (run == 0 and not complete) or ended:
+                    kind, run = "text", self._runs[0] if run == 0 and not complete else run
+        return made
+
+    @torch.no_grad()
+    def _read(self, pieces: list[Any]) -> Tensor:
+        """Return the hidden row after everything."""
+        rows = [self._row(piece) for piece in pieces]
+        found: Tensor = self._backbone(inputs_embeds=torch.stack(rows)[None], use_cache=False).last_hidden_state
+        return found[0, -1]
+
+    def _row(self, piece: Any) -> Tensor:
+        if isinstance(piece, Tensor):
+            return piece
+        if isinstance(piece, tuple):
+            return sum((self._frames[group * (CODES + 1) + code] for group, code in enumerate(piece)), torch.zeros(()))
+        return self._text[piece]

@@ -26,7 +26,8 @@ from voxlane.engine.models.qwen3_tts.choice import packet_rows
 from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import SPEAKER, Codes
-from voxlane.engine.runners.codec_tts import LEADS, NO_SAMPLES, CodecTTS, UtteranceStream, stream_of
+from voxlane.engine.runners.codec_streams import LEADS, NO_SAMPLES
+from voxlane.engine.runners.codec_tts import CodecTTS, UtteranceStream, stream_of
 from voxlane.engine.runners.cuda.codec_graphs import CodecGraphs, FramePiece
 from voxlane.engine.runners.cuda.codec_tts_graphs import RING, FrameGraphs, Size, Streams
 from voxlane.engine.runners.cuda.device import Stopwatch, watched

@@ -38,8 +38,9 @@ from voxlane.engine.models.qwen3_tts.codec import CodecState, Qwen3TTSCodec
 from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import PromptError
-from voxlane.engine.runners import codec_tts
-from voxlane.engine.runners.codec_tts import MAX_CHUNK, CodecTTS, FrameOutcome, UtteranceStream
+from voxlane.engine.runners import codec_streams
+from voxlane.engine.runners.codec_streams import MAX_CHUNK
+from voxlane.engine.runners.codec_tts import CodecTTS, FrameOutcome, UtteranceStream
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import SPEECH_FRAMES, Limits, ModelBatch, ModelResources, Row
@@ -349,7 +350,7 @@ def test_a_clip_is_heard_a_few_frames_a_step_and_only_once(
     model: Qwen3TTS, codec: Qwen3TTSCodec, manners: VoicePrompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two clips that one row is kept for; the second comes twice, then the first again."""
-    monkeypatch.setattr(codec_tts, "LEADS", 1)
+    monkeypatch.setattr(codec_streams, "LEADS", 1)
     clips = [tuple((clip + frame,) * codec.groups for frame in range(4 * MAX_CHUNK + 3)) for clip in (1, 2)]
     house, decode = House(model, codec, manners), codec.decode
     sizes: list[int] = []

@@ -1,0 +1,101 @@
+"""A small random LFM2-Audio: its tensors and its folder, with a vocabulary of bytes and a random Mimi beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from checkpoints import CONFIGS, random_tensors
+from lfm2_audio_parts import CONFIG, ENCODER, GROUPS, Values, depth_parts, encoder_tensors
+from safetensors.torch import save_file
+from tokenizers.pre_tokenizers import ByteLevel
+from torch import Tensor
+
+from voxlane.engine.models.lfm2_audio.config import AUDIO_START, CODES, END_OF_TURN, TEXT_END
+
+FIRST_BYTE = 131
+VOCABULARY = FIRST_BYTE + 256 + 5
+"""Bytes follow the published numbers of control tokens; the last few tokens have no text."""
+
+CONTROLS = {"<|pad|>": 0, "<|startoftext|>": 1, "<|endoftext|>": 2, "<|im_start|>": 6, "<|im_end|>": END_OF_TURN}
+CONTROLS |= {"<|audio_start|>": AUDIO_START, "<|text_end|>": TEXT_END}
+
+MIMI: dict[str, Any] = {
+    "codebook_dim": 12, "codebook_size": CODES, "hidden_size": 24, "intermediate_size": 40, "num_attention_heads": 2,
+    "num_filters": 4, "num_hidden_layers": 2, "num_key_value_heads": 2, "num_quantizers": GROUPS,
+    "num_semantic_quantizers": 1, "sampling_rate": 24_000, "sliding_window": 9, "upsample_groups": 24,
+    "upsampling_ratios": [8, 6, 5, 4],
+    "vector_quantization_hidden_dimension": 12,
+}  # fmt: skip
+"""Frames of 80 ms, as the published one's."""
+
+
+def backbone() -> Values:
+    """Return the configuration of a small LFM2 with the published control tokens in its vocabulary."""
+    return {**CONFIGS["lfm2"], "vocab_size": VOCABULARY, "max_position_embeddings": 2048}
+
+
+def config() -> Values:
+    """Return the configuration of the whole model."""
+    return {**CONFIG, "lfm": backbone(), "interleaved_n_text": 3, "interleaved_n_audio": 4}
+
+
+def tensors() -> dict[str, Tensor]:
+    """Return all its tensors."""
+    text = random_tensors(backbone())
+    return {
+        **{f"lfm.{name.removeprefix('model.')}": tensor for name, tensor in text.items()},
+        **encoder_tensors(ENCODER),
+        **depth_parts(tied=True),
+    }
+
+
+def write(folder: Path) -> Path:
+    """Write the folder, and return it."""
+    import transformers
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config()))
+    save_file({name: one.contiguous() for name, one in tensors().items()}, folder / "model.safetensors")
+    (folder / "tokenizer.json").write_text(json.dumps(_vocabulary()))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": "<|startoftext|>", "eos_token": "<|im_end|>", "pad_token": "<|pad|>"})
+    )
+    torch.manual_seed(3)
+    codec = transformers.MimiModel(transformers.MimiConfig(**MIMI)).eval()
+    with torch.no_grad():
+        for name, tensor in codec.state_dict().items():
+            if name.endswith("embed_sum"):
+                tensor.normal_(std=0.5)
+            elif name.endswith("cluster_usage"):
+                tensor.uniform_(0.5, 2.0)
+        codes = torch.randint(CODES, (1, GROUPS, 24))
+        loudness = codec.decode(codes).audio_values.std()
+        for tensor in codec.decoder.decoder_seanet.layers[-1].parameters():
+            tensor.mul_(0.1 / loudness)
+    codec.save_pretrained(folder / "mimi")
+    return folder
+
+
+def _vocabulary() -> dict[str, Any]:
+    letters = sorted(ByteLevel.alphabet())
+    return {
+        "version": "1.0",
+        "added_tokens": [
+            {
+                "id": id_,
+                "content": text,
+                "special": True,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+            }
+            for text, id_ in CONTROLS.items()
+        ],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "model": {"type": "BPE", "vocab": {one: FIRST_BYTE + n for n, one in enumerate(letters)}, "merges": []},
+    }
