@@ -119,9 +119,10 @@ def _how(machine: Report) -> Iterator[str]:
         speed = f"{machine['weights_s'] / 1e9:.3g} billion packed 4-bit weights a second"
         yield f"It is estimated from the {speed} that this machine was"
         yield "measured to multiply, and from what two cores of a Neoverse-N1 were measured to do (docs/measured.md)."
-    yield "MEMORY is that of the weights; caches come on top. Models marked sha256 are pinned by a hash, and were run by"
-    yield "us with these weights. Of the others the sizes are rounded and no revision is pinned; their architectures were"
-    yield "compared with their publishers' code. Gated: accept the terms on the model's page and run `hf auth login`."
+    yield "MEMORY is that of the weights; caches come on top. Models marked sha256 are pinned by a hash, and were run"
+    yield "by us with these weights. Of the others the sizes are rounded and no revision is pinned; their architectures"
+    yield "were compared with their publishers' code. Gated: accept the terms on the model's page and run"
+    yield "`hf auth login`."
 
 
 def _others(models: Sequence[Report]) -> Iterator[str]:
