@@ -4,8 +4,11 @@
     python benchmarks/gpu_conversations.py --people 2 --seconds 20                            # two cores
     python benchmarks/gpu_conversations.py --people 512 --serve=--model=PATH                  # another chat model
 
-One `voxlane serve` for all rows. The people are in processes of their own (support/crowd/talkers.py), which say how
-late they were: a row whose people were late by more than a frame says nothing about the server. "voice to voice" runs
+(support/talking_model.py writes a chat model of any shape that has something to say.)
+
+One `voxlane serve` for all rows. The people are in processes of their own (support/crowd/talkers.py), and on a
+machine of many cores they have cores of their own (--talkers of them). They say how late they were: a row whose people
+were late by more than a frame says nothing about the server. "voice to voice" runs
 from the last sound of a question to the first sound of the answer; "dry" is a loudspeaker without sound in the middle
 of a reply; an interruption is in force when the reply is lowered, and when it is silent. The processor time is a share
 of a core: of the engine's busiest thread, of the engine, of the busiest server process and of all of them.
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -95,8 +99,16 @@ def lag_p99_ms(before: dict[float, float], after: dict[float, float]) -> float:
 
 
 def busiest(before: dict[int, float], after: dict[int, float], seconds: float) -> float:
-    """Return the share of a core of the busiest process or thread."""
-    return max((spent - before.get(one, 0.0) for one, spent in after.items()), default=0.0) / seconds
+    """Return the share of a core of the busiest process or thread that was there all the time."""
+    return max((after[one] - before[one] for one in before.keys() & after.keys()), default=0.0) / seconds
+
+
+def part_cores(talkers: int) -> tuple[set[int], set[int]]:
+    """Return the cores of the server and those of the people; on a machine of few cores they share all."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 3 * talkers:
+        return set(cores), set(cores)
+    return set(cores[:-talkers]), set(cores[-talkers:])
 
 
 def measure(url: str, root: int, people: int, clips: Path, options: argparse.Namespace) -> list[str]:
@@ -108,6 +120,7 @@ def measure(url: str, root: int, people: int, clips: Path, options: argparse.Nam
             [
                 *(sys.executable, "-m", "support.crowd.talkers", "--port", str(port), "--people", str(share)),
                 *("--seconds", str(options.seconds), "--number", str(number), "--clips", str(clips)),
+                *("--diary", str(clips.with_name(f"diary-{number}.json"))),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -128,7 +141,10 @@ def measure(url: str, root: int, people: int, clips: Path, options: argparse.Nam
         one.stdin.flush()
     time.sleep(options.seconds)
     after, later, took = times(root), lags(url), time.perf_counter() - began
-    diary = together([json.loads(one.communicate(timeout=120)[0].splitlines()[-1]) for one in crowd])
+    for one in crowd:
+        one.communicate(timeout=120)
+    diaries = [clips.with_name(f"diary-{number}.json") for number, share in enumerate(shares) if share]
+    diary = together([json.loads(one.read_text("utf-8")) for one in diaries])
     cells = [
         f"{lag_p99_ms(lag, later):.0f}",
         f"{busiest(before.threads, after.threads, took):.0%}",
@@ -159,7 +175,7 @@ def row(people: int, diary: Diary, cells: list[str]) -> list[str]:
         *waits,
         f"{diary.dry_replies} of {diary.replies}",
         *acted,
-        f"{diary.missed} of {diary.missed + len(diary.ended)}",
+        f"{diary.missed} of {diary.missed + len(diary.ended)}, {diary.too_late} too late",
         str(diary.stale),
         str(diary.unanswered + diary.closed),
         *cells,
@@ -196,7 +212,10 @@ def main() -> None:
         config = Path(folder) / "voxlane.toml"
         config.write_text(CONFIG)
         more = [*options.serve, *(["--processes", str(options.processes)] if options.processes else [])]
+        served, shared = part_cores(options.talkers)
+        os.sched_setaffinity(0, served)
         with server_process("--config", str(config), *more, log=log) as (url, process):
+            os.sched_setaffinity(0, shared)
             sounds = [spoken(url, text) / np.float32(32768) for text in (*QUESTIONS, INTERRUPTION)]
             clips = Path(folder) / "clips.npz"
             np.savez(clips, *sounds)
@@ -205,6 +224,9 @@ def main() -> None:
                 print(f"{people} people: {', '.join(f'{a} {b}' for a, b in zip(HEADER, rows[-1], strict=True))}")
                 sys.stdout.flush()
     table(f"conversations, {machine()}: milliseconds, shares of a core", HEADER, rows)
+    print(
+        f"  {len(served)} cores for the server, {len(shared)} for the people{' (the same)' if served == shared else ''}"
+    )
     print(f"  {1 / OPENS_PER_S:.3f} s between two people who come, in each of {options.talkers} processes")
 
 

@@ -14,6 +14,7 @@ import re
 import textwrap
 import tomllib
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,7 @@ _HOST_AND_PORT = re.compile(r"[A-Za-z0-9.:\[\]_-]+:[0-9]+")
 
 _SERVER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 GPUS_MOST = 64
+ENGINES_MOST = 16  # on one GPU
 """Most engines of a machine: cell/counts.py has a place for each."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -166,7 +168,8 @@ class ServerConfig:
     gpus: Annotated[
         tuple[str, ...],
         Meta(
-            description="GPUs by number or UUID, an engine on each, as 0 and 1; empty: one engine, on the first.",
+            description="GPUs by number or UUID, an engine on each, as 0 and 1; one that is named twice has two;"
+            " empty: one engine, on the first.",
         ),
     ] = ()
     log_level: Annotated[
@@ -697,9 +700,10 @@ def _check_server(server: ServerConfig, source: str) -> None:
         socket_address(server.agent_check, f"{source}server.agent_check")
     if server.at and not _SERVER_NAME.fullmatch(server.at):
         raise ConfigError(f"{source}server.at must be at most 64 letters, digits, dots, dashes and underscores")
-    known = set(filter(_GPU.fullmatch, server.gpus))
-    if len(known) < len(server.gpus) or len(known) > GPUS_MOST:
-        raise ConfigError(f"{source}server.gpus must be different numbers or UUIDs of GPUs, as 0 and 1")
+    if not all(map(_GPU.fullmatch, server.gpus)) or len(server.gpus) > GPUS_MOST:
+        raise ConfigError(f"{source}server.gpus must be numbers or UUIDs of GPUs, as 0 and 1")
+    if max(Counter(server.gpus).values(), default=0) > ENGINES_MOST:
+        raise ConfigError(f"{source}server.gpus may name a GPU {ENGINES_MOST} times: each time is an engine on it")
 
 
 def _check_webrtc(webrtc: WebRtcConfig, source: str) -> None:

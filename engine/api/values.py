@@ -179,6 +179,15 @@ class EngineConfig:
             description="The share of GPU memory the weights leave free that the chat model's KV cache takes.",
         ),
     ] = 0.85
+    gpu_engines: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=16,
+            description="Engines on this GPU, each with an equal part of its memory; `server.gpus` sets it when it"
+            " names a GPU several times.",
+        ),
+    ] = 1
     standby: Annotated[
         bool,
         Meta(

@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 LEAST_CAPABILITY = (8, 0)
 """The first generation with matrix units for bfloat16."""
 
+CONTEXT_BYTES = 1 << 30
+"""What the driver, the kernels and their workspaces take beside torch's own memory, in each process."""
+
 _SMALLER = 7 / 8
 """If a cache does not fit after all, try this part of its size."""
 
@@ -57,8 +60,32 @@ def choose_device(config: EngineConfig) -> torch.device:
 
 def settle_for(config: EngineConfig, device: torch.device) -> EngineConfig:
     """Return the configuration with the device's defaults filled in."""
-    total = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0
+    total = gpu_memory(config, device).total if device.type == "cuda" else 0
     return settle(config, device.type, total // MEBIBYTE)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """What an engine may use of a GPU, in bytes."""
+
+    free: int
+    total: int
+
+    def part(self, engines: int, own: int) -> GpuMemory:
+        """Return the part of one of several engines, of which it has taken `own` bytes.
+
+        The engines start at the same time, so what is free now is no measure of what is left for each.
+        """
+        if engines == 1:
+            return self
+        part = self.total // engines
+        return GpuMemory(min(self.free, max(part - own - CONTEXT_BYTES, 0)), part)
+
+
+def gpu_memory(config: EngineConfig, device: torch.device) -> GpuMemory:
+    """Return what an engine may use of a GPU."""
+    whole = GpuMemory(*torch.cuda.mem_get_info(device))
+    return whole.part(config.gpu_engines, torch.cuda.memory_reserved(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +93,14 @@ class CachePlan:
     """How a device's free memory is divided, in bytes."""
 
     free: int
-    step: int  # what the largest step and the states of its requests take beside weights and cache
+    step: int  # what the largest step takes beside weights and cache
     block: int
     blocks: int
 
 
 def plan_cache(config: EngineConfig, spec: ModelSpec, pages: str, free_bytes: int) -> CachePlan:
     """Return how many blocks fit into the configured share of free memory, less what a step needs."""
-    block = spec.cache_bytes_per_token(PAGE_DTYPES[pages]) * config.block_tokens
+    block = spec.cache_bytes_per_block(PAGE_DTYPES[pages], config.block_tokens)
     step = step_memory_bytes(config, spec)
     return CachePlan(free_bytes, step, block, max(int(free_bytes * config.gpu_memory_share) - step, 0) // block)
 
@@ -81,7 +108,7 @@ def plan_cache(config: EngineConfig, spec: ModelSpec, pages: str, free_bytes: in
 def device_cache(config: EngineConfig, model: ChatModel, pages: str, device: torch.device) -> KVCache:
     """Return a cache of the planned size on the device, or raise EngineConfigError."""
     torch.cuda.empty_cache()
-    plan = plan_cache(config, model.spec, pages, torch.cuda.mem_get_info(device)[0])
+    plan = plan_cache(config, model.spec, pages, gpu_memory(config, device).free)
     blocks = plan.blocks
     while blocks >= 2:
         if cache := _cache_beside_a_step(config, model, pages, device, blocks, plan):
@@ -117,9 +144,8 @@ def _cache_beside_a_step(
 
 
 def step_memory_bytes(config: EngineConfig, spec: ModelSpec) -> int:
-    """Return about what the largest step and the states of its requests take beside weights and cache."""
-    states = config.max_batch * spec.state_bytes_per_request(torch.float32)
-    return spec.step_bytes(config.max_step_tokens, config.max_batch) + states
+    """Return about what the largest step takes beside weights and cache."""
+    return spec.step_bytes(config.max_step_tokens, config.max_batch)
 
 
 def trial(config: EngineConfig, device: torch.device, spec: ModelSpec | None = None) -> Trial:

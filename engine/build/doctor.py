@@ -26,6 +26,7 @@ from voxlane.engine.build.defaults import DEFAULTS, pages_of, settle_adapter, we
 from voxlane.engine.build.device import (
     CachePlan,
     choose_device,
+    gpu_memory,
     plan_cache,
     settle_for,
     step_memory_bytes,
@@ -259,9 +260,9 @@ def _speaks_by_codec(name: str) -> bool:
 def _plan(config: EngineConfig, device: torch.device, spec: ModelSpec, taken_bytes: int) -> CachePlan:
     pages = pages_of(config, device.type)
     if device.type == "cuda":
-        return plan_cache(config, spec, pages, torch.cuda.mem_get_info(device)[0] - taken_bytes)
+        return plan_cache(config, spec, pages, gpu_memory(config, device).free - taken_bytes)
     room = config.kv_memory_mib * MEBIBYTE
-    block = spec.cache_bytes_per_token(PAGE_DTYPES[pages]) * config.block_tokens
+    block = spec.cache_bytes_per_block(PAGE_DTYPES[pages], config.block_tokens)
     return CachePlan(room, step_memory_bytes(config, spec), block, room // block)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from voxlane.engine.api import EngineConfig
+from voxlane.engine.build.device import gpu_memory
 from voxlane.engine.build.machine import free_memory_bytes, weights_per_second
 from voxlane.engine.errors import ModelError, StoreError
 from voxlane.engine.models.registry import chat_spec
@@ -92,7 +93,7 @@ def choose_model(config: EngineConfig, device: torch.device, progress: Progress)
 def rank_models(config: EngineConfig, device: torch.device) -> tuple[list[Candidate], str]:
     """Return the models to try on a device, best first, and the reason for the first."""
     if device.type == "cuda":
-        return for_gpu(candidates(), pulled_models(), torch.cuda.mem_get_info(device)[0])
+        return for_gpu(candidates(), pulled_models(), gpu_memory(config, device).free)
     cache_bytes = (config.kv_memory_mib + config.swap_memory_mib) << 20
     return for_cpu(candidates(), weights_per_second(config.threads), free_memory_bytes(), cache_bytes)
 

@@ -91,7 +91,7 @@ def make_cache(
 ) -> KVCache:
     """Return a cache of the size in `key` of a settled configuration; raise if it cannot hold `least_tokens`."""
     dtype, block_tokens = PAGE_DTYPES[pages], config.block_tokens
-    block_bytes = model.spec.cache_bytes_per_token(dtype) * block_tokens
+    block_bytes = model.spec.cache_bytes_per_block(dtype, block_tokens)
     memory_mib: int = getattr(config, key)
     blocks = memory_mib * MEBIBYTE // block_bytes
     least = max(2, -(-least_tokens // block_tokens))
@@ -125,7 +125,12 @@ def build_resources(
     """Return the resources of a model with this cache; its costs are not measured yet. `kept`: see BlockPool."""
     return ModelResources(
         BlockPool(
-            cache.num_blocks, cache.block_tokens, key=secrets.token_bytes(32), prefix_cache=prefix_cache, kept=kept
+            cache.num_blocks,
+            cache.block_tokens,
+            key=secrets.token_bytes(32),
+            prefix_cache=prefix_cache,
+            kept=kept,
+            state=cache.state,
         ),
         BlockPool(cache.host_blocks, cache.block_tokens, prefix_cache=False),
         CostModel(),

@@ -7,16 +7,18 @@ path once; the tests are thorough.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from voxlane.engine.kernels.attention import paged, rope
-from voxlane.engine.kernels.attention.pages import Layout, Pages
-from voxlane.engine.kernels.linear import linear
+from voxlane.engine.kernels.attention.pages import Layout, Pages, StatePages
+from voxlane.engine.kernels.conv import short_conv
+from voxlane.engine.kernels.linear import linear, routing
 from voxlane.engine.kernels.norm import activation, layer_norm, rms_norm
 from voxlane.engine.weights.tensors import Blocks, quantise
 
@@ -66,6 +68,8 @@ def agreements(library: ctypes.CDLL) -> Iterator[Agreement]:
         "packed linear": _packed,
         "row operations": _rows,
         "rope and attention": _attention,
+        "short convolution": _short_conv,
+        "routing": _routing,
     }
     for name, check in checks.items():
         yield agreement(name, check(library, random))
@@ -154,6 +158,41 @@ def _attention(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Compar
         for part in ("k", "v"):
             stored = [paged.gather(page, table[0], tokens, part) for page in pages]
             yield stored[0], stored[1], _CLOSE if kind is torch.float32 else _ONE_CODE
+
+
+def _short_conv(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Comparison]:
+    """Read 21 tokens of one row and one of another, then a few more of both."""
+    channels, block = 40, 4
+    weight, bias = torch.randn((3, channels), generator=random), torch.randn(channels, generator=random)
+    tables = torch.arange(16, dtype=torch.int32).view(2, 8)
+    states = [StatePages(torch.zeros((16, 2, channels)), block) for _ in range(2)]
+    for begins, ends in (((0, 0), (21, 1)), ((21, 1), (24, 2))):
+        layout = _rows_layout(tables, begins, ends, block)
+        bcx = torch.randn((len(layout.positions), 3 * channels), generator=random)
+        got = short_conv.short_conv_native(library, bcx, weight, bias, layout, states[0])
+        yield got, short_conv.short_conv_ref(bcx, weight, bias, layout, states[1]), _CLOSE
+        yield states[0].vectors, states[1].vectors, _CLOSE
+
+
+def _routing(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Comparison]:
+    scores, bias = torch.randn((5, 37), generator=random), torch.randn(37, generator=random)
+    for added, normed in ((None, False), (bias, True)):
+        got = routing.route_native(library, scores.clone(), added, 4, normed=normed, scale=1.5)
+        expected = routing.route_ref(scores, added, 4, normed=normed, scale=1.5)
+        yield got[0], expected[0], 1e-9
+        yield got[1], expected[1], _CLOSE
+
+
+def _rows_layout(tables: Tensor, begins: Sequence[int], ends: Sequence[int], block_tokens: int) -> Layout:
+    """Return the layout of rows whose tokens from `begins` to `ends` are computed."""
+    positions = [torch.arange(begin, end) for begin, end in zip(begins, ends, strict=True)]
+    slots = [
+        table[where // block_tokens] * block_tokens + where % block_tokens
+        for table, where in zip(tables, positions, strict=True)
+    ]
+    starts = torch.tensor([0, *itertools.accumulate(map(len, positions))], dtype=torch.int32)
+    lengths = torch.tensor(ends, dtype=torch.int32)
+    return Layout(torch.cat(positions).int(), torch.cat(slots).int(), starts, lengths, tables)
 
 
 def _pages(kind: torch.dtype, shape: tuple[int, ...]) -> Pages:

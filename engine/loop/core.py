@@ -260,7 +260,7 @@ class Core:
         if step.healthy:
             group.running_step = step
         else:
-            take_back(plan)
+            take_back(plan, launched=True)
         return step.healthy
 
     def _deliver(self, step: RunningStep) -> None:

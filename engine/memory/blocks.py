@@ -17,6 +17,7 @@ import hashlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 
 Digest = bytes
@@ -32,6 +33,17 @@ class OutOfBlocks(Exception):
     """The pool has fewer blocks than asked for; the caller preempts a request or waits."""
 
 
+@dataclass(frozen=True, slots=True)
+class StateWindow:
+    """What a block keeps for convolutions: the vectors of its last tokens.
+
+    A token's vector lies in slot `offset % slots` of its block, where the token `slots` later overwrites it.
+    """
+
+    reach: int  # tokens before a position that its convolution sees
+    slots: int  # vectors that a block has room for
+
+
 class BlockPool:
     """A fixed number of blocks, and an index from content to block for those that may be shared."""
 
@@ -43,13 +55,16 @@ class BlockPool:
         key: bytes = b"",
         prefix_cache: bool = True,
         kept: memoryview | None = None,
+        state: StateWindow | None = None,
     ) -> None:
         """Manage so many blocks. `kept` is memory that outlives this process, with DIGEST_BYTES of zero for each.
 
-        The digests of registered blocks are kept there, so that `recover` in another process finds them.
+        The digests of registered blocks are kept there, so that `recover` in another process finds them. `state` says
+        what blocks keep for convolutions; None: they keep keys and values alone.
         """
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
+        self.state = state
         self.prefix_cache = prefix_cache
         # Makes digests unguessable: no client can probe what others have said.
         self._key = key
@@ -244,7 +259,7 @@ class BlockTable:
     is not hashed anew at every step.
     """
 
-    __slots__ = ("_digests", "_root", "_sealed", "blocks", "length", "pool")
+    __slots__ = ("_digests", "_root", "_sealed", "_written", "blocks", "length", "pool")
 
     def __init__(self, pool: BlockPool, salt: str = "") -> None:
         self.pool = pool
@@ -255,6 +270,8 @@ class BlockTable:
         self._digests: list[Digest] = []
         # How many blocks are registered, or have the content of a registered one.
         self._sealed = 0
+        # The longest the table was before it was rewound or freed. Tokens up to there may have overwritten states.
+        self._written = 0
 
     def adopt(self, tokens: Sequence[int]) -> int:
         """Start an empty table from cached blocks that hold a prefix of `tokens`; return how many tokens they hold.
@@ -314,8 +331,20 @@ class BlockTable:
             self._sealed += 1
 
     def rewind(self, length: int) -> None:
-        """Drop the tokens after the first `length`."""
+        """Drop the tokens after the first `length`, and those whose convolution's state is overwritten.
+
+        A table of a pool without states is `length` long afterwards. Else it may be shorter, at most by one block: the
+        tokens between are computed again.
+        """
         assert 0 <= length <= self.length, "rewind goes back"
+        kept = self._intact(length)
+        self._written = max(self._written, self.length)
+        self._shorten(kept)
+        del self._digests[length // self.pool.block_tokens :]
+
+    def withdraw(self, length: int) -> None:
+        """Drop the tokens after the first `length`, which no step has written: all states are as they were."""
+        assert 0 <= length <= self.length, "a table gives back what was added last"
         self._shorten(length)
         del self._digests[length // self.pool.block_tokens :]
 
@@ -324,12 +353,14 @@ class BlockTable:
         twin = BlockTable.__new__(BlockTable)
         twin.pool, twin.blocks, twin.length = self.pool, list(self.blocks), self.length
         twin._root, twin._digests, twin._sealed = self._root, list(self._digests), self._sealed
+        twin._written = self._written
         for block in self.blocks:
             self.pool.retain(block)
         return twin
 
     def free(self) -> None:
         """Give everything back."""
+        self._written = max(self._written, self.length)  # swapped blocks come back as they are
         self._shorten(0)
 
     def slots(self, start: int, stop: int) -> list[int]:
@@ -345,6 +376,23 @@ class BlockTable:
         del self.blocks[keep:]
         self._sealed = min(self._sealed, length // size)
         self.length = length
+
+    def _intact(self, length: int) -> int:
+        """Return the longest length up to `length` at which a convolution finds its past.
+
+        That is `length` itself, a few tokens less, or the beginning of the block: at its end, the block before it has
+        the vectors of its last tokens.
+        """
+        state, size = self.pool.state, self.pool.block_tokens
+        if state is None or length == self.length:
+            return length
+        written = max(self._written, self.length)
+        while length % size:
+            seen = range(max(length - state.reach, 0), length)
+            if all(min(written, (position // size + 1) * size) <= position + state.slots for position in seen):
+                break
+            length -= 1
+        return length
 
     def _digest(self, index: int, tokens: Sequence[int]) -> Digest:
         size = self.pool.block_tokens

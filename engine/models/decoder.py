@@ -1,4 +1,4 @@
-"""Decoder-only language models: Llama (SmolLM2 is one), Qwen2, Qwen3 and the text half of Gemma 3.
+"""Decoder-only language models: Llama (SmolLM2 is one), Qwen2, Qwen3, the text half of Gemma 3, and LFM2.
 
 One implementation with flags from DecoderConfig. It maps a step's tokens and their slots in the KV pages to hidden
 rows, and hidden rows to logits. Speech models, whose rows are not tokens, use DecoderLayers alone.
@@ -6,25 +6,27 @@ rows, and hidden rows to logits. Speech models, whose rows are not tokens, use D
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from voxlane.engine.kernels.attention.paged import paged_attention
-from voxlane.engine.kernels.attention.pages import Layout, Pages
+from voxlane.engine.kernels.attention.pages import LayerPages, Layout, Pages, StatePages
 from voxlane.engine.kernels.attention.rope import rope_write
 from voxlane.engine.kernels.attention.short import Heads, short_attention
+from voxlane.engine.kernels.conv.short_conv import short_conv
 from voxlane.engine.kernels.linear import skinny
 from voxlane.engine.kernels.linear.linear import embed, linear
 from voxlane.engine.kernels.linear.stack import Stack, fits
+from voxlane.engine.kernels.linear.weights import AttentionWeights, DenseWeights, LayerWeights
 from voxlane.engine.kernels.norm.activation import gelu_tanh_mul, silu_mul
 from voxlane.engine.kernels.norm.rms_norm import add_rms_norm, rms_norm
 from voxlane.engine.kernels.yield_flag import EVERY_LAYERS, yield_to_critical
 from voxlane.engine.models.decoder_config import DecoderConfig
+from voxlane.engine.models.experts import run_experts
+from voxlane.engine.models.layer_weights import read_layer_weights
 from voxlane.engine.models.loading import Mode, Progress, TensorReader, Weight
-from voxlane.engine.models.rotary import Rope
 from voxlane.engine.models.spec import ModelSpec
 from voxlane.engine.weights.tensors import WeightFile, decoder_name
 
@@ -33,34 +35,11 @@ Attend = Callable[[Tensor, Pages, Layout, float, int], Tensor]
 Observer = Callable[[int, Tensor], None]  # (layer, queries [T, heads, head_dim])
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """One layer's weights. `next_norm` is the norm that follows it: the next layer's first, or the model's last."""
-
-    qkv: Weight  # [(heads + 2 * kv_heads) * head_dim, hidden]
-    qkv_bias: Tensor | None
-    q_norm: Tensor | None  # [head_dim]
-    k_norm: Tensor | None
-    cos: Tensor  # [context, head_dim / 2]
-    sin: Tensor
-    window: int
-    out: Weight  # [hidden, heads * head_dim]
-    out_bias: Tensor | None
-    after_attention_norm: Tensor | None  # Gemma: on attention's output, before it joins the residual
-    mlp_norm: Tensor
-    gate_up: Weight  # [2 * intermediate, hidden]
-    gate_up_bias: Tensor | None
-    down: Weight  # [hidden, intermediate]
-    down_bias: Tensor | None
-    after_mlp_norm: Tensor | None  # Gemma
-    next_norm: Tensor
-
-
 class DecoderLayers:
     """Loaded layers, from embedded rows to normed hidden rows."""
 
     def __init__(
-        self, config: DecoderConfig, mode: Mode, first_norm: Tensor, layers: list[_Layer], context_tokens: int
+        self, config: DecoderConfig, mode: Mode, first_norm: Tensor, layers: list[LayerWeights], context_tokens: int
     ) -> None:
         self.config = config
         self.mode = mode
@@ -71,7 +50,8 @@ class DecoderLayers:
         self.project = _linear_for(mode, first_norm.device)
         narrow = mode == "bfloat16" and first_norm.is_cuda
         self.dtype = torch.bfloat16 if narrow else torch.float32  # of rows between kernels; residuals are float32
-        self._fusable = not (config.gemma or config.out_bias or config.mlp_bias)
+        conv_bias = config.hybrid is not None and config.hybrid.conv_bias
+        self._fusable = not (config.gemma or config.out_bias or config.mlp_bias or conv_bias or config.experts)
         self._activation = silu_mul if config.activation == "silu" else gelu_tanh_mul
         self._stack: Stack | None = None
         if self.project is linear and fits(layers):
@@ -87,55 +67,71 @@ class DecoderLayers:
                 gelu=config.activation != "silu",
             )
 
-    def run(self, residual: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
+    def run(self, residual: Tensor, layout: Layout, pages: Sequence[LayerPages]) -> Tensor:
         """Run embedded rows [T, hidden] float32, which it overwrites; return normed hidden rows [T, hidden].
 
-        It writes their keys and values into `pages`.
+        It writes what the layers keep of them into `pages`.
         """
-        if self._fusable and skinny.serves(residual.shape[0], self._layers[0].qkv):
+        if self._fusable and skinny.serves(residual.shape[0], self._layers[0].mix):
             return self._run_few(residual, layout, pages)
         # The same loop in one native call, with the same bits; None where it is not supported.
         hidden = self._stack.run(residual, layout, pages) if self._stack else None
         return self._run_layers(residual, layout, pages) if hidden is None else hidden
 
-    def observed(self, residual: Tensor, layout: Layout, pages: list[Pages], observe: Observer) -> None:
+    def observed(self, residual: Tensor, layout: Layout, pages: Sequence[LayerPages], observe: Observer) -> None:
         """Do run's work, and call `observe(layer, queries [T, heads, head_dim])` in every layer."""
         self._run_layers(residual, layout, pages, observe)
 
     def _run_layers(
-        self, residual: Tensor, layout: Layout, pages: list[Pages], observe: Observer | None = None
+        self, residual: Tensor, layout: Layout, pages: Sequence[LayerPages], observe: Observer | None = None
     ) -> Tensor:
-        project, activate, eps = self.project, self._activation, self.config.norm_eps
+        project, eps = self.project, self.config.norm_eps
         x = rms_norm(residual, self._first_norm, eps, self.dtype)
         for index, (layer, page) in enumerate(zip(self._layers, pages, strict=True)):
             if layout.way is not None and index % EVERY_LAYERS == 0:
                 yield_to_critical(layout.way, first=index == 0)
-            qkv = project(x, layer.qkv, layer.qkv_bias)
             attend = paged_attention if observe is None else _observed(observe, index)
-            x = project(self._attend(qkv, layer, page, layout, attend), layer.out, layer.out_bias)
+            mixed = self._mix(project(x, layer.mix, layer.mix_bias), layer, page, layout, attend)
+            x = project(mixed, layer.out, layer.out_bias)
             if layer.after_attention_norm is not None:
                 x = rms_norm(x, layer.after_attention_norm, eps)
             x, residual = add_rms_norm(x, residual, layer.mlp_norm, eps)
-            x = project(activate(project(x, layer.gate_up, layer.gate_up_bias)), layer.down, layer.down_bias)
+            x = self._feed(x, layer)
             if layer.after_mlp_norm is not None:
                 x = rms_norm(x, layer.after_mlp_norm, eps)
             x, residual = add_rms_norm(x, residual, layer.next_norm, eps)
         return x
 
-    def _run_few(self, residual: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
+    def _run_few(self, residual: Tensor, layout: Layout, pages: Sequence[LayerPages]) -> Tensor:
         """Do _run_layers' work for a few rows on CUDA, with norms, gates and residuals fused into the products."""
         config = self.config
         eps, gelu, norm = config.norm_eps, config.activation != "silu", self._first_norm
         for layer, page in zip(self._layers, pages, strict=True):
-            qkv = skinny.norm_linear(residual, norm, eps, _tensor(layer.qkv), layer.qkv_bias)
-            seen = self._attend(qkv, layer, page, layout, skinny.attend)
-            skinny.linear_add(seen, _tensor(layer.out), residual)
-            inner = skinny.norm_gate(residual, layer.mlp_norm, eps, _tensor(layer.gate_up), gelu=gelu)
-            skinny.linear_add(inner, _tensor(layer.down), residual)
+            assert isinstance(layer.feed, DenseWeights), "a layer with experts is not fused"
+            mixed = skinny.norm_linear(residual, norm, eps, _tensor(layer.mix), layer.mix_bias)
+            mixed = self._mix(mixed, layer, page, layout, skinny.attend)
+            skinny.linear_add(mixed, _tensor(layer.out), residual)
+            inner = skinny.norm_gate(residual, layer.mlp_norm, eps, _tensor(layer.feed.gate_up), gelu=gelu)
+            skinny.linear_add(inner, _tensor(layer.feed.down), residual)
             norm = layer.next_norm
         return rms_norm(residual, norm, eps, self.dtype)
 
-    def _attend(self, qkv: Tensor, layer: _Layer, page: Pages, layout: Layout, attend: Attend) -> Tensor:
+    def _feed(self, x: Tensor, layer: LayerWeights) -> Tensor:
+        """Return the output of a layer's feed-forward network, or of its experts."""
+        feed, project, activate = layer.feed, self.project, self._activation
+        if not isinstance(feed, DenseWeights):
+            return run_experts(x, feed, project, activate)
+        return project(activate(project(x, feed.gate_up, feed.gate_up_bias)), feed.down, feed.down_bias)
+
+    def _mix(self, inputs: Tensor, layer: LayerWeights, page: LayerPages, layout: Layout, attend: Attend) -> Tensor:
+        """Return what a layer makes of tokens and those before them, from a fused projection; write what it keeps."""
+        if isinstance(layer, AttentionWeights):
+            assert isinstance(page, Pages), "attention has pages of keys and values"
+            return self._attend(inputs, layer, page, layout, attend)
+        assert isinstance(page, StatePages), "a convolution has pages of past vectors"
+        return short_conv(inputs, layer.taps, layer.taps_bias, layout, page)
+
+    def _attend(self, qkv: Tensor, layer: AttentionWeights, page: Pages, layout: Layout, attend: Attend) -> Tensor:
         """Write the keys and values of a projection; return the attention of its queries."""
         config = self.config
         sizes = (config.heads, config.kv_heads, config.head_dim, layer.cos, layer.sin)
@@ -164,7 +160,7 @@ class Decoder(DecoderLayers):
         mode: Mode,
         embedding: Weight,
         first_norm: Tensor,
-        layers: list[_Layer],
+        layers: list[LayerWeights],
         head: Weight,
         parameters: int,
         context_tokens: int,
@@ -201,12 +197,12 @@ class Decoder(DecoderLayers):
         head = embedding
         if not config.tied:
             head = reader.matrix(["lm_head.weight"], [config.vocab_size], config.hidden_size)
-        first_norm, layers = _read_layers(reader, config, "model.", context_tokens)
+        first_norm, layers = read_layer_weights(reader, config, "model.", context_tokens)
         reader.finish(ignored=["lm_head.weight"] if config.tied else [])
         return cls(config, mode, embedding, first_norm, layers, head, reader.parameters, context_tokens)
 
-    def forward(self, tokens: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
-        """Run `tokens` [T] int64, write their keys and values into `pages`; return normed hidden rows [T, hidden]."""
+    def forward(self, tokens: Tensor, layout: Layout, pages: Sequence[LayerPages]) -> Tensor:
+        """Run `tokens` [T] int64, write what layers keep into `pages`; return normed hidden rows [T, hidden]."""
         residual = embed(tokens, self._embedding).to(torch.float32)
         if self._embedding_scale != 1.0:
             residual = residual * self._embedding_scale
@@ -224,77 +220,7 @@ def read_layers(
     reader: TensorReader, config: DecoderConfig, mode: Mode, prefix: str, context_tokens: int
 ) -> DecoderLayers:
     """Read the layers and norms whose names begin with `prefix`."""
-    return DecoderLayers(config, mode, *_read_layers(reader, config, prefix, context_tokens), context_tokens)
-
-
-def _read_layers(
-    reader: TensorReader, config: DecoderConfig, prefix: str, context_tokens: int
-) -> tuple[Tensor, list[_Layer]]:
-    """Return the first norm, and the layers with the norms that follow them."""
-    tables = {rope: _tables(rope, config.head_dim, context_tokens, reader.device) for rope in set(config.ropes)}
-    norms = [_norm(reader, config, f"{prefix}layers.{index}.input_layernorm") for index in range(config.layers)]
-    norms.append(_norm(reader, config, f"{prefix}norm"))
-    layers = [
-        _load_layer(reader, config, f"{prefix}layers.{index}.", index, tables[config.ropes[index]], norms[index + 1])
-        for index in range(config.layers)
-    ]
-    return norms[0], layers
-
-
-def _load_layer(
-    reader: TensorReader,
-    config: DecoderConfig,
-    prefix: str,
-    index: int,
-    tables: tuple[Tensor, Tensor],
-    next_norm: Tensor,
-) -> _Layer:
-    hidden, inner = config.hidden_size, config.intermediate_size
-    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
-
-    def matrix(block: str, parts: str, outs: list[int], inputs: int, *, bias: bool) -> tuple[Weight, Tensor | None]:
-        names = [f"{prefix}{block}.{part}_proj" for part in parts.split()]
-        weight = reader.matrix([f"{name}.weight" for name in names], outs, inputs)
-        return weight, reader.bias([f"{name}.bias" for name in names], outs) if bias else None
-
-    def head_norm(name: str) -> Tensor | None:
-        return _norm(reader, config, f"{prefix}self_attn.{name}", config.head_dim) if config.qk_norm else None
-
-    # In Gemma post_attention_layernorm follows attention; elsewhere it is the norm before the MLP.
-    mlp_norm = "pre_feedforward_layernorm" if config.gemma else "post_attention_layernorm"
-    qkv, qkv_bias = matrix("self_attn", "q k v", [q, kv, kv], hidden, bias=config.qkv_bias)
-    out, out_bias = matrix("self_attn", "o", [hidden], q, bias=config.out_bias)
-    gate_up, gate_up_bias = matrix("mlp", "gate up", [inner, inner], hidden, bias=config.mlp_bias)
-    down, down_bias = matrix("mlp", "down", [hidden], inner, bias=config.mlp_bias)
-    return _Layer(
-        qkv=qkv,
-        qkv_bias=qkv_bias,
-        q_norm=head_norm("q_norm"),
-        k_norm=head_norm("k_norm"),
-        cos=tables[0],
-        sin=tables[1],
-        window=config.windows[index],
-        out=out,
-        out_bias=out_bias,
-        after_attention_norm=_norm(reader, config, prefix + "post_attention_layernorm") if config.gemma else None,
-        mlp_norm=_norm(reader, config, prefix + mlp_norm),
-        gate_up=gate_up,
-        gate_up_bias=gate_up_bias,
-        down=down,
-        down_bias=down_bias,
-        after_mlp_norm=_norm(reader, config, prefix + "post_feedforward_layernorm") if config.gemma else None,
-        next_norm=next_norm,
-    )
-
-
-def _norm(reader: TensorReader, config: DecoderConfig, name: str, size: int = 0) -> Tensor:
-    weight = reader.vector(f"{name}.weight", size or config.hidden_size)
-    return weight + 1.0 if config.gemma else weight
-
-
-def _tables(rope: Rope, head_dim: int, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    cos, sin = rope.tables(head_dim, positions)
-    return cos.to(device), sin.to(device)
+    return DecoderLayers(config, mode, *read_layer_weights(reader, config, prefix, context_tokens), context_tokens)
 
 
 def _embedding_scale(config: DecoderConfig, mode: Mode) -> float:

@@ -1,17 +1,17 @@
 """What distinguishes one decoder-only model from another, read from Hugging Face's config.json keys.
 
-Every key that changes the result of Llama, Qwen2, Qwen3 or Gemma 3 is honoured or refused by name; keys that the
+Every key that changes the result of Llama, Qwen2, Qwen3, Gemma 3 or LFM2 is honoured or refused by name; keys that the
 architecture does not read (training settings, a fine-tuner's notes) are ignored.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from voxlane.engine.models.rotary import Rope, parse_rope
 from voxlane.engine.models.settings import Settings
-from voxlane.engine.models.spec import AttentionLayer, ModelSpec
+from voxlane.engine.models.spec import AttentionLayer, ConvolutionLayer, Layer, ModelSpec
 
 MAX_CONTEXT_TOKENS = 2**20
 """Longest context that gets position tables: a million tokens of 128 dimensions are 512 MiB of tables."""
@@ -32,6 +32,8 @@ class _Family:
     gemma: bool = False
     qkv_bias: bool | None = None  # None: attention_bias decides, for the output projection as well
     mlp_bias: bool = False  # whether the key of that name is read
+    hybrid: bool = False  # some layers have a short convolution in the place of attention
+    experts: bool = False  # the feed-forward networks after the first few are experts
     window: Literal["never", "upper_layers", "pattern"] = "never"
     heads: int | None = None
     kv_heads: int | None = None
@@ -40,7 +42,23 @@ class _Family:
     context_tokens: int = 2048
     tied: bool = False
     theta: float = 10_000.0
+    eps_key: str = "rms_norm_eps"
+    eps: float = 1e-6
 
+
+_LFM2 = _Family(
+    qk_norm=True,
+    qkv_bias=False,
+    hybrid=True,
+    heads=32,
+    kv_heads=8,
+    vocab_size=65_536,
+    context_tokens=128_000,
+    tied=True,
+    theta=1_000_000.0,
+    eps_key="norm_eps",
+    eps=1e-5,
+)
 
 _FAMILIES = {
     "llama": _Family(mlp_bias=True),
@@ -58,6 +76,8 @@ _FAMILIES = {
         tied=True,
         theta=1_000_000.0,
     ),
+    "lfm2": _LFM2,
+    "lfm2_moe": replace(_LFM2, experts=True),
 }
 
 # Keys that change the result in a way that is not implemented, and the values that are allowed all the same.
@@ -75,6 +95,28 @@ QWEN3_KEYS = frozenset({
     "sliding_window", "tie_word_embeddings", "use_sliding_window", "vocab_size",
 })  # fmt: skip
 """The keys of a Qwen3 that are read. Checkpoints with a Qwen3 inside refuse all others; chat models ignore them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hybrid:
+    """The convolutions of a model that has them in some layers in the place of attention."""
+
+    convolutions: frozenset[int]  # those layers
+    taps: int  # tokens that a convolution sees, the newest included
+    conv_bias: bool  # of the convolution and of the projections around it
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The experts in the place of a layer's feed-forward network."""
+
+    count: int
+    chosen: int  # of a token
+    inner: int
+    dense_layers: int  # the first layers, which have no experts
+    biased: bool  # a bias of each expert takes part in the choice
+    normed: bool  # a token's weights sum to one
+    scale: float  # of all weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +144,41 @@ class DecoderConfig:
     final_softcap: float  # 0: none
     windows: tuple[int, ...]  # per layer; 0: full attention
     ropes: tuple[Rope, ...]  # per layer; equal ones are the same object
+    hybrid: Hybrid | None = None
+    experts: Experts | None = None
 
     @property
     def spec(self) -> ModelSpec:
         """The model's sizes."""
-        heads = (self.heads, self.kv_heads, self.head_dim, self.attention_scale)
-        rows = (2 * self.heads + 2 * self.kv_heads) * self.head_dim + 3 * self.intermediate_size
+        rows = sum(map(self._mixing_rows, range(self.layers))) + sum(map(self._feeding_rows, range(self.layers)))
         return ModelSpec(
-            layers=tuple(AttentionLayer(*heads, window, self.qk_norm) for window in self.windows),
+            layers=tuple(map(self._layer, range(self.layers))),
             hidden_size=self.hidden_size,
             intermediate_size=self.intermediate_size,
             vocab_size=self.vocab_size,
             context_tokens=self.context_tokens,
-            parameters=self.hidden_size * (self.layers * rows + self.vocab_size * (1 if self.tied else 2)),
+            parameters=self.hidden_size * (rows + self.vocab_size * (1 if self.tied else 2)),
             activation=self.activation,
             tied=self.tied,
         )
+
+    def _layer(self, index: int) -> Layer:
+        if self.hybrid is not None and index in self.hybrid.convolutions:
+            return ConvolutionLayer(self.hidden_size, self.hybrid.taps)
+        heads = (self.heads, self.kv_heads, self.head_dim, self.attention_scale)
+        return AttentionLayer(*heads, self.windows[index], self.qk_norm)
+
+    def _mixing_rows(self, index: int) -> int:
+        """Return how many rows of hidden_size numbers the matrices of attention or convolution have."""
+        if self.hybrid is not None and index in self.hybrid.convolutions:
+            return 4 * self.hidden_size + self.hybrid.taps
+        return (2 * self.heads + 2 * self.kv_heads) * self.head_dim
+
+    def _feeding_rows(self, index: int) -> int:
+        """Return how many rows of hidden_size numbers the matrices after that have."""
+        if self.experts is None or index < self.experts.dense_layers:
+            return 3 * self.intermediate_size
+        return self.experts.count * (3 * self.experts.inner + 1)
 
     @classmethod
     def from_dict(cls, config: dict[str, object]) -> DecoderConfig:
@@ -142,15 +203,15 @@ class DecoderConfig:
             model_type=model_type,
             vocab_size=settings.integer("vocab_size", family.vocab_size, maximum=2**24),
             hidden_size=hidden_size,
-            intermediate_size=settings.integer("intermediate_size", maximum=2**20),
+            intermediate_size=_intermediate_size(settings, model_type),
             layers=len(windows),
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
             context_tokens=context_tokens,
-            norm_eps=settings.number("rms_norm_eps", 1e-6),
+            norm_eps=settings.number(family.eps_key, family.eps),
             activation=_activation(settings, family),
-            tied=settings.flag("tie_word_embeddings", default=family.tied),
+            tied=_tied(settings, family),
             qkv_bias=attention_bias if family.qkv_bias is None else family.qkv_bias,
             out_bias=attention_bias if family.qkv_bias is None else False,
             mlp_bias=family.mlp_bias and settings.flag("mlp_bias", default=False),
@@ -160,6 +221,8 @@ class DecoderConfig:
             final_softcap=softcap if family.gemma else 0.0,
             windows=windows,
             ropes=ropes,
+            hybrid=_hybrid(settings, len(windows)) if family.hybrid else None,
+            experts=_experts(settings, len(windows)) if family.experts else None,
         )
 
 
@@ -189,13 +252,64 @@ def _head_sizes(settings: Settings, family: _Family, hidden_size: int) -> tuple[
 def _activation(settings: Settings, family: _Family) -> Literal["silu", "gelu_tanh"]:
     key, default = ("hidden_activation", "gelu_pytorch_tanh") if family.gemma else ("hidden_act", "silu")
     name = settings.text(key, default)
+    if family.hybrid and name != "silu":
+        raise settings.refuse(key, f"{name!r:.60} is not silu")
     if name not in _ACTIVATIONS:
         raise settings.refuse(key, f"{name!r:.60} is not one of {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[name]
 
 
+def _tied(settings: Settings, family: _Family) -> bool:
+    key = "tie_embedding" if family.hybrid and "tie_embedding" in settings else "tie_word_embeddings"
+    return settings.flag(key, default=family.tied)
+
+
+def _intermediate_size(settings: Settings, model_type: str) -> int:
+    """Return how many rows a gate has; LFM2's dense models have two thirds of what they name, rounded up."""
+    if model_type != "lfm2":
+        return settings.integer("intermediate_size", maximum=2**20)
+    key = "block_ff_dim" if "block_ff_dim" in settings else "intermediate_size"
+    size = settings.integer(key, maximum=2**20)
+    if not settings.flag("block_auto_adjust_ff_dim", default=True):
+        return size
+    multiple = settings.integer("block_multiple_of", 256, maximum=2**16)
+    size = int(settings.number("block_ffn_dim_multiplier", 1.0) * int(2 * size / 3))
+    return -(-size // multiple) * multiple
+
+
+def _hybrid(settings: Settings, layers: int) -> Hybrid:
+    """Return which layers have convolutions, and their sizes."""
+    if "layer_types" in settings:
+        kinds = settings.texts("layer_types")
+        if len(kinds) != layers or not {"full_attention", "conv"}.issuperset(kinds):
+            raise settings.refuse("layer_types", f"needs full_attention or conv for each of {layers} layers")
+        attention = {index for index, kind in enumerate(kinds) if kind == "full_attention"}
+    else:
+        attention = set(settings.integers("full_attn_idxs"))
+    convolutions = frozenset(range(layers)) - attention
+    if not attention or not attention.issubset(range(layers)):
+        raise settings.refuse("full_attn_idxs", f"needs at least one of the {layers} layers, and no other")
+    taps = settings.integer("conv_L_cache", 3, minimum=2, maximum=64)
+    return Hybrid(convolutions, taps, settings.flag("conv_bias", default=False))
+
+
+def _experts(settings: Settings, layers: int) -> Experts:
+    count = settings.integer("num_experts", 32, maximum=4096)
+    return Experts(
+        count=count,
+        chosen=settings.integer("num_experts_per_tok", 4, maximum=count),
+        inner=settings.integer("moe_intermediate_size", 1792, maximum=2**20),
+        dense_layers=settings.integer("num_dense_layers", 2, minimum=0, maximum=layers),
+        biased=settings.flag("use_expert_bias", default=True),
+        normed=settings.flag("norm_topk_prob", default=True),
+        scale=settings.number("routed_scaling_factor", 1.0),
+    )
+
+
 def _windows(settings: Settings, family: _Family, layers: int) -> tuple[int, ...]:
     """Return each layer's sliding window; 0: full attention."""
+    if family.hybrid:
+        return (0,) * layers
     if family.window == "never":
         for key in ("sliding_window", "layer_types"):
             if key in settings:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from voxlane.engine.errors import TensorError
 from voxlane.engine.kernels.linear.linear import PackedPart, PackedWeight, pack_part, packable
+from voxlane.engine.kernels.linear.weights import Weight as Weight
 from voxlane.engine.weights.tensors import GROUP, WeightFile, quantise
 
 Mode = Literal["packed", "float32", "bfloat16"]
-Weight = Tensor | PackedWeight
 Progress = Callable[[float], None]
 
 

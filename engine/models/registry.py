@@ -5,14 +5,14 @@ Its GGUF names, if it has any, are in weights/gguf_names.py; a variant of Llama 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from voxlane.engine.errors import ModelConfigError
-from voxlane.engine.kernels.attention.pages import Layout, Pages
+from voxlane.engine.kernels.attention.pages import LayerPages, Layout
 from voxlane.engine.models.decoder import Decoder
 from voxlane.engine.models.loading import Mode, Progress
 from voxlane.engine.models.moonshine import Moonshine
@@ -51,8 +51,8 @@ class ChatModel(Protocol):
     ) -> ChatModel:
         """Read a model, or raise ModelError with one line that names the config key or tensor at fault."""
 
-    def forward(self, tokens: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
-        """Run tokens, write their keys and values into `pages`; return their hidden rows."""
+    def forward(self, tokens: Tensor, layout: Layout, pages: Sequence[LayerPages]) -> Tensor:
+        """Run tokens, write what layers keep of them into `pages`; return their hidden rows."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits of hidden rows."""
@@ -64,6 +64,8 @@ CHAT_MODELS: dict[str, type[ChatModel]] = {
     "Qwen3ForCausalLM": Decoder,
     "Gemma3ForCausalLM": Decoder,
     "Gemma3ForConditionalGeneration": Decoder,
+    "Lfm2ForCausalLM": Decoder,
+    "Lfm2MoeForCausalLM": Decoder,
 }
 """Models that write text."""
 
@@ -86,6 +88,8 @@ _BY_MODEL_TYPE = {
     "qwen3": "Qwen3ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "gemma3": "Gemma3ForConditionalGeneration",
+    "lfm2": "Lfm2ForCausalLM",
+    "lfm2_moe": "Lfm2MoeForCausalLM",
     "moonshine": "MoonshineForConditionalGeneration",
     "whisper": "WhisperForConditionalGeneration",
     "qwen3_asr": "Qwen3ASRForConditionalGeneration",

@@ -81,6 +81,13 @@ class Settings:
             raise self.refuse(key, f"{value!r:.60} is not a list of strings")
         return value
 
+    def integers(self, key: str) -> list[int]:
+        """Return a list of integers, none negative; the key is required."""
+        value = self._value(key, None)
+        if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
+            raise self.refuse(key, f"{value!r:.60} is not a list of integers")
+        return value
+
     def section(self, key: str) -> Settings:
         """Return the dictionary under `key`, empty if there is none."""
         value = self._values.get(key)

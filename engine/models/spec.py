@@ -9,7 +9,7 @@ import torch
 
 from voxlane.engine.errors import ModelConfigError
 from voxlane.engine.kernels.attention.pages import ATTENTION_PARTS
-from voxlane.engine.memory.pages import PageShape
+from voxlane.engine.memory.pages import PageShape, StateShape
 
 Activation = Literal["silu", "gelu_tanh", "gelu"]
 
@@ -33,7 +33,7 @@ class AttentionLayer:
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionLayer:
-    """A layer that sees a request's last few tokens: it keeps a state of fixed size, and nothing in the KV cache."""
+    """A layer that sees a request's last few tokens: of each KV block it keeps the vectors of the last ones."""
 
     channels: int
     taps: int  # tokens it sees, the newest included
@@ -42,11 +42,6 @@ class ConvolutionLayer:
     def columns(self) -> int:
         """How many numbers a token's input and its two gates are."""
         return 3 * self.channels
-
-    @property
-    def state_size(self) -> int:
-        """How many numbers are kept of a request."""
-        return self.channels * (self.taps - 1)
 
 
 Layer = AttentionLayer | ConvolutionLayer
@@ -76,15 +71,21 @@ class ModelSpec:
         shapes = {(layer.kv_heads, layer.head_dim) for layer in self.attention}
         if len(shapes) != 1:
             raise ModelConfigError(f"{len(shapes)} sizes of keys and values in one model are not supported")
-        return PageShape(len(self.attention), *shapes.pop())
+        return PageShape(len(self.attention), *shapes.pop(), self._states())
 
-    def cache_bytes_per_token(self, dtype: torch.dtype) -> int:
-        """Return what one token takes in pages of `dtype`."""
-        return self.pages.bytes_per_token(dtype)
+    def _states(self) -> StateShape | None:
+        """Return what its convolutions keep; raise ModelConfigError if they have no common size."""
+        found = {place: layer for place, layer in enumerate(self.layers) if isinstance(layer, ConvolutionLayer)}
+        if not found:
+            return None
+        sizes = {(layer.channels, layer.taps) for layer in found.values()}
+        if len(sizes) != 1:
+            raise ModelConfigError(f"{len(sizes)} sizes of convolutions in one model are not supported")
+        return StateShape(tuple(found), *sizes.pop())
 
-    def state_bytes_per_request(self, dtype: torch.dtype) -> int:
-        """Return what one request takes beside its tokens, in states of `dtype`."""
-        return dtype.itemsize * sum(layer.state_size for layer in self.layers if isinstance(layer, ConvolutionLayer))
+    def cache_bytes_per_block(self, dtype: torch.dtype, block_tokens: int) -> int:
+        """Return what one block takes in pages of `dtype`."""
+        return self.pages.bytes_per_block(dtype, block_tokens)
 
     def step_bytes(self, tokens: int, rows: int) -> int:
         """Return about what a step takes beside weights and cache: activations, logits, what attention cuts."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.attention.pages import Layout, Pages
+from voxlane.engine.kernels.attention.pages import LayerPages, Layout
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.runners.sampler import SampledToken, choose
 from voxlane.engine.schedule.plan import ModelBatch, Move, Row
@@ -34,7 +34,7 @@ class TokenModel(Protocol):
 class DecoderModel(TokenModel, Protocol):
     """What the runner needs of an architecture."""
 
-    def forward(self, tokens: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
+    def forward(self, tokens: Tensor, layout: Layout, pages: Sequence[LayerPages]) -> Tensor:
         """Return the final hidden state of every token, [tokens, hidden]."""
 
 
@@ -200,7 +200,7 @@ class Runner(TokenRunner):
         marks.append(time.monotonic())
         with torch.inference_mode():
             tokens, layout = self._layout(load.rows)
-            hidden = self.model.forward(tokens, layout, self.cache.pages)
+            hidden = self.model.forward(tokens, layout, self.cache.layers)
             marks.append(time.monotonic())
             outcomes: list[Outcome] = [*self._finish(load.rows, hidden)]
             for index, (row, start) in enumerate(zip(load.rows, layout.query_starts.tolist(), strict=False)):

@@ -103,22 +103,23 @@ def can_take_back(scheduler: Scheduler, plan: Plan) -> bool:
     )
 
 
-def take_back(plan: Plan) -> None:
-    """Undo a plan that was made ahead and not launched."""
+def take_back(plan: Plan, *, launched: bool = False) -> None:
+    """Undo a plan that was made ahead; one that was launched and failed may have written to its blocks."""
     for row in plan.rows:
         if row.request.state is not RequestState.FINISHED:
-            row.request.table.rewind(row.start)
+            table = row.request.table
+            (table.rewind if launched else table.withdraw)(row.start)
 
 
 def _changed(scheduler: Scheduler, model: ModelName, plan: Plan, rows: list[Row], back: list[Request]) -> Plan:
     """Return a plan of some rows of another and of the resumed requests that fit; the same plan if nothing changes."""
     for row in plan.rows:
         if row.request.state is RequestState.PAUSED:
-            row.request.table.rewind(row.start)
+            row.request.table.withdraw(row.start)
     first, most = sum(map(_goes_first, back)), _most(scheduler)
     while rows and len(rows) + first > most and not _goes_first(rows[-1].request):
         row = rows.pop()
-        row.request.table.rewind(row.start)
+        row.request.table.withdraw(row.start)
     load = ModelBatch(list(rows), work=Work(len(rows), context_tokens=sum(row.start + 1 for row in rows)))
     made = Plan(list(rows), {model: load})
     resources, budget_s = scheduler.resources[model], scheduler.budget_s

@@ -174,7 +174,7 @@ class Supervisor:
         self._metrics[0].caught("keeper", read_keeper_failures(os.environ))
         self.engines = [
             EngineProcess(
-                config.engine,
+                replace(config.engine, gpu_engines=max(config.engine.gpu_engines, gpus.count(gpu))),
                 command=engine_command,
                 observers=(self._metrics[number], _EngineWatch(self, number), *([progress] if progress else [])),
                 standby=True,

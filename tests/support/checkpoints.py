@@ -39,6 +39,28 @@ def _llama(**keys: object) -> Config:
 
 _QWEN = {"hidden_act": "silu", "rope_theta": 50_000.0}
 
+_EXPERTS: Config = {
+    "num_dense_layers": 1,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "use_expert_bias": True,
+    "norm_topk_prob": True,
+}
+
+
+def _lfm2(model_type: str, architecture: str, **keys: object) -> Config:
+    sizes = {key: value for key, value in _SIZES.items() if key not in ("head_dim", "rms_norm_eps")}
+    hybrid: Config = {
+        "num_hidden_layers": 5,
+        "norm_eps": 1e-5,
+        "rope_theta": 1_000_000.0,
+        "tie_word_embeddings": True,
+        "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
+    }
+    return {"model_type": model_type, "architectures": [architecture], **sizes, **hybrid, **keys}
+
+
 CONFIGS: dict[str, Config] = {
     "llama": _llama(),
     "llama-linear": _llama(rope_scaling={"type": "linear", "factor": 4.0}),
@@ -92,11 +114,32 @@ CONFIGS: dict[str, Config] = {
         final_logit_softcapping=20.0,
     )
     | {"num_hidden_layers": 4},
+    "lfm2": _lfm2("lfm2", "Lfm2ForCausalLM", conv_L_cache=3, block_auto_adjust_ff_dim=False),
+    # Biases, four taps, attention named by its layers, and a feed-forward network of ceil(2/3 * 96 / 40) * 40 rows.
+    "lfm2-biased": _lfm2(
+        "lfm2",
+        "Lfm2ForCausalLM",
+        conv_L_cache=4,
+        conv_bias=True,
+        block_auto_adjust_ff_dim=True,
+        block_ffn_dim_multiplier=1.0,
+        block_multiple_of=40,
+        full_attn_idxs=[1, 3],
+    )
+    | {"layer_types": None, "tie_word_embeddings": False},
+    "lfm2-moe": _lfm2("lfm2_moe", "Lfm2MoeForCausalLM", **_EXPERTS),
+    "lfm2-moe-plain": _lfm2(
+        "lfm2_moe",
+        "Lfm2MoeForCausalLM",
+        **_EXPERTS | {"use_expert_bias": False, "norm_topk_prob": False, "routed_scaling_factor": 1.5},
+    ),
 }
 
 
 def tensor_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Return name and shape of every tensor of Hugging Face's class for `config`."""
+    if config["model_type"] in ("lfm2", "lfm2_moe"):
+        return _lfm2_shapes(config)
     size = {key: value for key, value in config.items() if isinstance(value, int)}
     model_type, hidden, inner = config["model_type"], size["hidden_size"], size["intermediate_size"]
     q, kv = (size[f"num_{kind}_heads"] * size["head_dim"] for kind in ("attention", "key_value"))
@@ -129,6 +172,55 @@ def tensor_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def _lfm2_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    size = {key: value for key, value in config.items() if isinstance(value, int)}
+    hidden, inner, layers = size["hidden_size"], size["intermediate_size"], size["num_hidden_layers"]
+    head = hidden // size["num_attention_heads"]
+    q, kv = (size[f"num_{kind}_heads"] * head for kind in ("attention", "key_value"))
+    if config.get("block_auto_adjust_ff_dim"):
+        inner = -(-(2 * inner // 3) // size["block_multiple_of"]) * size["block_multiple_of"]
+    kinds = config["layer_types"] or [
+        "full_attention" if n in config["full_attn_idxs"] else "conv" for n in range(layers)
+    ]
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (size["vocab_size"], hidden)}
+    for layer, kind in enumerate(kinds):
+        parts: dict[str, tuple[int, ...]] = {"operator_norm.weight": (hidden,), "ffn_norm.weight": (hidden,)}
+        if kind == "conv":
+            parts |= {"conv.in_proj.weight": (3 * hidden, hidden), "conv.out_proj.weight": (hidden, hidden)}
+            parts["conv.conv.weight"] = (hidden, 1, size.get("conv_L_cache", 3))
+            if config.get("conv_bias"):
+                parts |= {
+                    "conv.in_proj.bias": (3 * hidden,),
+                    "conv.out_proj.bias": (hidden,),
+                    "conv.conv.bias": (hidden,),
+                }
+        else:
+            parts |= {f"self_attn.{name}_proj.weight": (out, hidden) for name, out in (("q", q), ("k", kv), ("v", kv))}
+            parts |= {"self_attn.out_proj.weight": (hidden, q)}
+            parts |= {f"self_attn.{name}_layernorm.weight": (head,) for name in ("q", "k")}
+        if config["model_type"] == "lfm2" or layer < size["num_dense_layers"]:
+            parts |= _gate_shapes("feed_forward", hidden, inner)
+        else:
+            parts["feed_forward.gate.weight"] = (size["num_experts"], hidden)
+            if config["use_expert_bias"]:
+                parts["feed_forward.expert_bias"] = (size["num_experts"],)
+            for expert in range(size["num_experts"]):
+                parts |= _gate_shapes(f"feed_forward.experts.{expert}", hidden, size["moe_intermediate_size"])
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in parts.items()}
+    shapes["model.embedding_norm.weight"] = (hidden,)
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (size["vocab_size"], hidden)
+    return shapes
+
+
+def _gate_shapes(name: str, hidden: int, inner: int) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{name}.w1.weight": (inner, hidden),
+        f"{name}.w3.weight": (inner, hidden),
+        f"{name}.w2.weight": (hidden, inner),
+    }
+
+
 def random_tensors(config: Config, seed: int = 0) -> dict[str, Tensor]:
     """Return float32 weights large enough that every part of the model affects the logits."""
     generator = torch.Generator().manual_seed(seed)
@@ -138,8 +230,10 @@ def random_tensors(config: Config, seed: int = 0) -> dict[str, Tensor]:
         values = torch.randn(shape, generator=generator)
         if name.endswith("norm.weight"):
             tensors[name] = centre + 0.3 * values
-        elif name.endswith(".bias"):
+        elif name.endswith((".bias", "expert_bias")):
             tensors[name] = 0.5 * values
+        elif name.endswith("conv.conv.weight"):
+            tensors[name] = values
         elif name == "model.embed_tokens.weight":
             tensors[name] = 0.3 * values
         else:

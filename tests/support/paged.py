@@ -8,7 +8,7 @@ import random
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.attention.pages import Layout
+from voxlane.engine.kernels.attention.pages import Layout, StatePages
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.decoder import Decoder
 from voxlane.engine.models.moonshine import Moonshine
@@ -24,6 +24,9 @@ def rubbish(
 ) -> tuple[KVCache, list[int]]:
     """Return a cache whose every page is NaN, or extreme codes with NaN scales, and its blocks in scrambled order."""
     cache = KVCache(model.spec.pages, blocks, block_tokens, dtype)
+    for state in cache.layers:
+        if isinstance(state, StatePages):
+            state.vectors.fill_(float("nan"))
     for pages in cache.pages:
         for tensor in (pages.k, pages.v, pages.k_scale, pages.v_scale):
             if tensor is not None:
@@ -60,7 +63,7 @@ class Pager:
         lengths = [self._lengths[sequence] for sequence in chunks]
         layout = Layout(int32(positions), int32(slots), int32(starts), int32(lengths), int32(tables))
         tokens_in = torch.tensor([token for tokens in chunks.values() for token in tokens])
-        hidden = self.model.forward(tokens_in, layout, self.cache.pages)
+        hidden = self.model.forward(tokens_in, layout, self.cache.layers)
         return [hidden[first:last] for first, last in itertools.pairwise(starts)]
 
     def logits(self, sequence: int, tokens: list[int], chunk: int = 0) -> Tensor:

@@ -1,7 +1,8 @@
 """The engine's loop without a model: pages that remember which prefix was written to them, and a virtual clock.
 
 A token depends on the whole prefix before it, and reading a page that holds anything else fails at once. So every wrong
-block, lost copy or stale cache entry shows, and the expected output of a request is known without running it.
+block, lost copy or stale cache entry shows, and the expected output of a request is known without running it. With a
+StateWindow, blocks also keep what a convolution needs of its last tokens, and a token overwrites an older one's.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from voxlane.engine.jobs.admission import Intake
 from voxlane.engine.jobs.chat import ChatJobFactory
 from voxlane.engine.jobs.factory import Cloning
 from voxlane.engine.loop.core import Core
-from voxlane.engine.memory.blocks import BlockPool
+from voxlane.engine.memory.blocks import BlockPool, StateWindow
 from voxlane.engine.runners.decoder import Immediate, Outcome, ScoreOutcome, TokenOutcome
 from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import TEXT, Limits, ModelBatch, ModelResources, Row
+from voxlane.engine.schedule.plan import TEXT, Limits, ModelBatch, ModelResources, Move, Row
 from voxlane.engine.schedule.request import Request, RequestState
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.schedule.speculation import accepted
@@ -120,6 +121,9 @@ class PretendEngine(Immediate):
     tenants: dict[str, str] = field(default_factory=dict)  # request id -> tenant
     on_move: Callable[[str], object] = str
     prefixes: Prefixes = field(default_factory=Prefixes)
+    window: StateWindow | None = None
+    states: dict[tuple[int, int], Content] = field(default_factory=dict)  # by block and slot
+    host_states: dict[tuple[int, int], Content] = field(default_factory=dict)
 
     def launch(self, load: ModelBatch) -> list[Outcome]:
         if self.fail_next:
@@ -134,6 +138,7 @@ class PretendEngine(Immediate):
         size = self.block_tokens
         for move in load.moves:
             self.on_move(move.kind)
+            self._move_states(move)
             source = range(move.source * size, move.source * size + size)
             target = range(move.target * size, move.target * size + size)
             if move.kind == "swap_out":
@@ -145,6 +150,32 @@ class PretendEngine(Immediate):
                     self.device.pop(slot, None)
                 else:
                     self.device[slot] = value
+
+    def _move_states(self, move: Move) -> None:
+        if self.window is None:
+            return
+        sources = self.host_states if move.kind == "swap_in" else self.states
+        targets = self.host_states if move.kind == "swap_out" else self.states
+        for slot in range(self.window.slots):
+            content = sources.get((move.source, slot))
+            targets.pop((move.target, slot), None)
+            if content is not None:
+                targets[move.target, slot] = content
+
+    def _state_of(self, slot: int) -> tuple[int, int]:
+        """Return the block and the place in it where a token of some slot keeps its state."""
+        assert self.window is not None
+        return slot // self.block_tokens, slot % self.block_tokens % self.window.slots
+
+    def _convolve(self, start: int, slots: list[int], written: list[Content], *, live: bool) -> None:
+        """Read what the tokens before `start` have left, then write what the new ones leave."""
+        if self.window is None:
+            return
+        for position in range(max(start - self.window.reach, 0), start) if live else ():
+            found = self.states.get(self._state_of(slots[position]))
+            assert found == written[position], "a convolution sees another past"
+        for position in range(start, len(written)):
+            self.states[self._state_of(slots[position])] = written[position]
 
     def _row(self, row: Row) -> Outcome:
         request, stop = row.request, row.start + row.count
@@ -158,6 +189,7 @@ class PretendEngine(Immediate):
         written = [(tenant, prefix) for prefix in self.prefixes.along(tokens)]
         for position in range(start, len(tokens)):
             self.device[slots[position]] = written[position]
+        self._convolve(start, slots, written, live=request.state is not RequestState.FINISHED)
         if request.state is RequestState.FINISHED:
             return TokenOutcome()  # its blocks are others' meanwhile: what it reads is of no consequence
         assert [self.device.get(slot) for slot in slots] == written, "a page holds another prefix"
@@ -208,6 +240,7 @@ class LateEngine(PretendEngine):
     def launch(self, load: ModelBatch) -> Launched:
         if self.fail_next:
             self.fail_next = False
+            self._spoil(load)
             raise RuntimeError("pretended fault")
         assert self.under_way is None, "two steps under way"
         rows = []
@@ -222,6 +255,13 @@ class LateEngine(PretendEngine):
         if self.eager:
             self._execute(self.under_way)
         return self.under_way
+
+    def _spoil(self, load: ModelBatch) -> None:
+        """Write what a step may have written before it failed."""
+        for row in load.rows if self.window is not None else ():
+            stop = row.start + row.count + len(row.drafts)
+            for slot in row.request.table.slots(row.start, stop):
+                self.states[self._state_of(slot)] = ("", "spoiled")
 
     def done(self, ticket: Launched) -> bool:
         ticket.asked += 1
@@ -275,7 +315,7 @@ class LateConcurrentPrefill(LateEngine):
         """Return an concurrent_prefill on an engine's pages."""
         lane = cls(engine.clock, engine.block_tokens, eager=eager, slow=slow)
         lane.device, lane.host, lane.tenants = engine.device, engine.host, engine.tenants
-        lane.prefixes = engine.prefixes
+        lane.prefixes, lane.states = engine.prefixes, engine.states
         engine.concurrent_prefill = lane
         return lane
 
@@ -310,12 +350,16 @@ class Simulation:
         prefix_cache: bool = True,
         make_engine: Callable[[Clock, int], PretendEngine] = PretendEngine,
         cloning: Cloning | None = None,
+        window: StateWindow | None = None,
         **limits,
     ):
         self.clock = Clock()
-        self.pool = BlockPool(blocks, block_tokens, key=b"test", prefix_cache=prefix_cache)
+        self.pool = BlockPool(blocks, block_tokens, key=b"test", prefix_cache=prefix_cache, state=window)
         host = BlockPool(host_blocks, block_tokens, prefix_cache=False)
         self.engine = make_engine(self.clock, block_tokens)
+        self.engine.window = window
+        if self.engine.concurrent_prefill is not None:
+            self.engine.concurrent_prefill.window = window
         self.scheduler = Scheduler(
             {"chat": ModelResources(self.pool, host, CostModel(), abilities=TEXT)}, Limits(**limits)
         )

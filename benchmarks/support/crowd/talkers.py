@@ -1,10 +1,10 @@
 """People who ask, listen and interrupt, many in one process: the load of benchmarks/gpu_conversations.py.
 
-    python -m support.crowd.talkers --port 8000 --people 64 --seconds 40 --number 0 --clips clips.npz
+    python -m support.crowd.talkers --port 8000 --people 64 --seconds 40 --number 0 --clips clips.npz --diary FILE
 
 Each person waits a moment, asks a question, and listens to the reply with a simulated loudspeaker, which reports what
 it has played. Some replies are interrupted. Each person has an address of its own, as callers have: the server limits
-how much comes from one. Prints one line of JSON.
+how much comes from one. The diary is JSON.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import random
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import msgpack
 import numpy as np
@@ -54,6 +55,7 @@ class Diary:
     stale: int = 0  # messages with sound of a reply that was over
     unanswered: int = 0
     missed: int = 0  # interruptions that did not end the reply
+    too_late: int = 0  # interruptions of a reply that ended by itself before they were understood
     closed: int = 0  # connections
     refused: int = 0
 
@@ -71,6 +73,7 @@ class Talker(Caller):
         self._counting = False
         self._speech: list[bytes] = []
         self._stopped_s = 0.0  # when a question's last sound was sent
+        self._sounded_s = 0.0  # when the last sound was sent
         self._cut_in_s = 0.0  # when an interruption's first sound was sent
         self._next_s = time.monotonic() + self._chance.uniform(0.5, 5.0)
         self._waits = False
@@ -94,6 +97,7 @@ class Talker(Caller):
             return
         if self._speech:
             self.send(self._speech.pop(0))
+            self._sounded_s = now
             if not self._speech and not self._cut_in_s:
                 self._stopped_s = now
         else:
@@ -128,7 +132,9 @@ class Talker(Caller):
                 self._diary.unanswered += self._counting
                 self._rest(now)
         elif self._cut_in_s:
-            if now - self._cut_in_s > PATIENCE_S:
+            if self._complete and self._played == self._length:
+                self._was_too_late()
+            elif now - self._cut_in_s > PATIENCE_S:
                 self._diary.missed += self._counting
                 self._cut_in_s = 0.0
                 self._rest(now)
@@ -142,6 +148,11 @@ class Talker(Caller):
                 self._rest(now)
         elif now >= self._next_s:
             self._speech, self._waits, self._stopped_s = list(self._chance.choice(self._questions)), True, now
+
+    def _was_too_late(self) -> None:
+        """The reply ended by itself: what was said is a question like others."""
+        self._diary.too_late += self._counting
+        self._cut_in_s, self._waits, self._stopped_s = 0.0, True, self._sounded_s
 
     def _rest(self, now: float) -> None:
         """Wait a moment before the next question."""
@@ -165,6 +176,8 @@ class Talker(Caller):
         if name == "audio" and epoch < self._epoch:
             self._diary.stale += self._counting
         if epoch > self._epoch:
+            if self._cut_in_s:
+                self._was_too_late()
             self._forget_reply(epoch)
         if epoch != self._epoch:
             return
@@ -276,12 +289,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--number", type=int, required=True, help="of this process")
     parser.add_argument("--clips", required=True, help="16 kHz speech; the last clip is an interruption")
+    parser.add_argument("--diary", type=Path, required=True, help="the file to write")
     options = parser.parse_args()
     with np.load(options.clips) as found:
         clips = [microphone(encode_pcm16(found[name]), FRAME_BYTES) for name in sorted(found.files)]
     address = ("127.0.0.1", options.port)
     diary = uvloop.run(talk(address, options.people, options.number, options.seconds, clips))
-    print(json.dumps(asdict(diary)), flush=True)
+    options.diary.write_text(json.dumps(asdict(diary)), "utf-8")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,18 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
+class StatePages:
+    """One convolution's past: of each block the vectors of its last tokens, that of offset o in slot o % slots."""
+
+    vectors: Tensor  # [blocks, slots, channels], float32
+    block_tokens: int
+
+
+LayerPages = Pages | StatePages
+"""What one layer keeps in the cache."""
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """Where a step's tokens live. Row r owns queries query_starts[r] : query_starts[r + 1], its newest tokens."""
 

@@ -24,13 +24,17 @@ struct Matrix {
 };
 
 struct Layer {
-    Matrix qkv, out, gate_up, down;
-    const float *q_norm, *k_norm, *cos, *sin, *after_attention_norm, *mlp_norm, *after_mlp_norm, *next_norm;
-    int64_t window;
+    Matrix mix, out, gate_up, down;
+    const float *after_attention_norm, *mlp_norm, *after_mlp_norm, *next_norm;
+    const float *q_norm, *k_norm, *cos, *sin;  // of attention
+    const float *taps, *taps_bias;             // of a convolution; null: the layer has attention
+    int64_t window, tap_count;
 };
 
 struct LayerPages {
-    void *k, *v, *k_scale, *v_scale;
+    void *k, *v, *k_scale, *v_scale;  // of attention
+    float *vectors;                   // of a convolution
+    int64_t slots;
 };
 
 struct Model {
@@ -52,6 +56,19 @@ float *buffer(std::vector<float> &store, int64_t size) {
     return store.data();
 }
 
+void attend(const Layer &layer, const LayerPages &p, const Model &m, const Step &s, const float *qkv, float *q, float *out) {
+    vox_rope_write(qkv, q, s.tokens, m.heads, m.kv_heads, m.head_dim, layer.cos, layer.sin, s.positions, s.slots, s.page_type,
+                   p.k, p.v, p.k_scale, p.v_scale, s.block_tokens, layer.q_norm, layer.k_norm, m.eps);
+    vox_paged_attention(q, out, m.heads, m.kv_heads, m.head_dim, s.page_type, p.k, p.v, p.k_scale, p.v_scale, s.block_tokens,
+                        s.positions, s.query_starts, s.context_lengths, s.block_tables, s.rows, s.table_columns, m.scale,
+                        layer.window, 1, m.softcap, nullptr, 0.0f);
+}
+
+void convolve(const Layer &layer, const LayerPages &p, const Model &m, const Step &s, const float *bcx, float *out) {
+    vox_short_conv(bcx, layer.taps, layer.taps_bias, out, s.tokens, m.hidden, layer.tap_count, p.vectors, p.slots,
+                   s.block_tokens, s.positions, s.slots, s.query_starts, s.block_tables, s.rows, s.table_columns);
+}
+
 }  // namespace
 
 // `residual` [tokens, hidden] holds the embedded tokens and is used up; `x` receives the normed hidden rows.
@@ -61,21 +78,18 @@ extern "C" void vox_stack(const Model *model, const Step *step, float *residual,
     const Step &s = *step;
     int64_t t = s.tokens, width = 0, attended = m.heads * m.head_dim, inner = 0;
     for (int64_t n = 0; n < m.count; n++) {
-        width = std::max({width, m.layers[n].qkv.outputs, m.layers[n].gate_up.outputs});
-        inner = std::max(inner, m.layers[n].down.inputs);
+        width = std::max({width, m.layers[n].mix.outputs, m.layers[n].gate_up.outputs});
+        inner = std::max({inner, m.layers[n].down.inputs, m.layers[n].out.inputs});
     }
-    float *wide = buffer(stores[0], t * width), *narrow = buffer(stores[1], t * std::max(inner, attended));
+    float *wide = buffer(stores[0], t * width), *narrow = buffer(stores[1], t * inner);
     float *q = buffer(stores[2], t * attended);
     vox_rms_norm(residual, m.first_norm, x, t, m.hidden, m.eps);
     for (int64_t n = 0; n < m.count; n++) {
         const Layer &layer = m.layers[n];
         const LayerPages &p = s.pages[n];
-        layer.qkv.apply(x, wide, t);
-        vox_rope_write(wide, q, t, m.heads, m.kv_heads, m.head_dim, layer.cos, layer.sin, s.positions, s.slots, s.page_type,
-                       p.k, p.v, p.k_scale, p.v_scale, s.block_tokens, layer.q_norm, layer.k_norm, m.eps);
-        vox_paged_attention(q, narrow, m.heads, m.kv_heads, m.head_dim, s.page_type, p.k, p.v, p.k_scale, p.v_scale,
-                            s.block_tokens, s.positions, s.query_starts, s.context_lengths, s.block_tables, s.rows,
-                            s.table_columns, m.scale, layer.window, 1, m.softcap, nullptr, 0.0f);
+        layer.mix.apply(x, wide, t);
+        if (layer.taps) convolve(layer, p, m, s, wide, narrow);
+        else attend(layer, p, m, s, wide, q, narrow);
         layer.out.apply(narrow, x, t);
         if (layer.after_attention_norm) vox_rms_norm(x, layer.after_attention_norm, x, t, m.hidden, m.eps);
         vox_add_rms_norm(x, residual, layer.mlp_norm, x, t, m.hidden, m.eps);

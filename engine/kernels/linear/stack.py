@@ -8,57 +8,19 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from voxlane.engine.kernels import native
-from voxlane.engine.kernels.attention.pages import Layout, Pages
+from voxlane.engine.kernels.attention.pages import LayerPages, Layout, Pages, StatePages
 from voxlane.engine.kernels.linear.linear import PackedWeight
-
-
-class LayerWeights(Protocol):
-    """One layer, under the names models/decoder.py gives its parts."""
-
-    @property
-    def qkv(self) -> Tensor | PackedWeight: ...
-    @property
-    def qkv_bias(self) -> Tensor | None: ...
-    @property
-    def q_norm(self) -> Tensor | None: ...
-    @property
-    def k_norm(self) -> Tensor | None: ...
-    @property
-    def cos(self) -> Tensor: ...
-    @property
-    def sin(self) -> Tensor: ...
-    @property
-    def window(self) -> int: ...
-    @property
-    def out(self) -> Tensor | PackedWeight: ...
-    @property
-    def out_bias(self) -> Tensor | None: ...
-    @property
-    def after_attention_norm(self) -> Tensor | None: ...
-    @property
-    def mlp_norm(self) -> Tensor: ...
-    @property
-    def gate_up(self) -> Tensor | PackedWeight: ...
-    @property
-    def gate_up_bias(self) -> Tensor | None: ...
-    @property
-    def down(self) -> Tensor | PackedWeight: ...
-    @property
-    def down_bias(self) -> Tensor | None: ...
-    @property
-    def after_mlp_norm(self) -> Tensor | None: ...
-    @property
-    def next_norm(self) -> Tensor: ...
-
+from voxlane.engine.kernels.linear.weights import AttentionWeights, DenseWeights, LayerWeights, Weight
 
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-_VECTORS = ("q_norm", "k_norm", "cos", "sin", "after_attention_norm", "mlp_norm", "after_mlp_norm", "next_norm")
+_NORMS = ("after_attention_norm", "mlp_norm", "after_mlp_norm", "next_norm")
+_OF_ONE_KIND = ("q_norm", "k_norm", "cos", "sin", "taps", "taps_bias")
+_FLOATS = (torch.float32, torch.bfloat16)
 _PACKED = 2  # the kind of a matrix; 0 and 1 are float32 and bfloat16
 _PAGE_PARTS = ("k", "v", "k_scale", "v_scale")
 _PLACES = ("positions", "slots", "query_starts", "context_lengths", "block_tables")
@@ -74,14 +36,14 @@ class _Matrix(ctypes.Structure):
 
 class _Layer(ctypes.Structure):
     _fields_ = (
-        *((name, _Matrix) for name in ("qkv", "out", "gate_up", "down")),
-        *((name, _POINTER) for name in _VECTORS),
-        ("window", _INT),
+        *((name, _Matrix) for name in ("mix", "out", "gate_up", "down")),
+        *((name, _POINTER) for name in (*_NORMS, *_OF_ONE_KIND)),
+        *((name, _INT) for name in ("window", "tap_count")),
     )
 
 
 class _LayerPages(ctypes.Structure):
-    _fields_ = tuple((name, _POINTER) for name in _PAGE_PARTS)
+    _fields_ = (*((name, _POINTER) for name in (*_PAGE_PARTS, "vectors")), ("slots", _INT))
 
 
 class _Model(ctypes.Structure):
@@ -125,14 +87,14 @@ class Stack:
             *(self._layers, len(layers), heads, kv_heads, head_dim, self._hidden, gelu),
             *(eps, scale, softcap, first_norm.data_ptr()),
         )
-        self._pages: Sequence[Pages] | None = None
+        self._pages: Sequence[LayerPages] | None = None
         self._page_structures: ctypes.Array[_LayerPages] | None = None
 
-    def run(self, residual: Tensor, layout: Layout, pages: Sequence[Pages]) -> Tensor | None:
+    def run(self, residual: Tensor, layout: Layout, pages: Sequence[LayerPages]) -> Tensor | None:
         """Return the normed hidden rows for embedded tokens `residual` [T, hidden], which it overwrites.
 
-        Write the tokens' keys and values into `pages`. Return None, and do nothing, if the native library is missing or
-        does not take the tensors: the model's own loop must run.
+        Write what the layers keep of the tokens into `pages`. Return None, and do nothing, if the native library is
+        missing or does not take the tensors: the model's own loop must run.
         """
         library = native.library(residual)
         if library is None or not residual.is_contiguous():
@@ -140,7 +102,7 @@ class Stack:
         if self._pages is not pages:
             self._page_structures = (_LayerPages * len(pages))(*(_layer_pages(page) for page in pages))
             self._pages = pages
-        page = pages[0].k
+        page = next(page.k for page in pages if isinstance(page, Pages))
         step = _Step(
             *(self._page_structures, native.page_type(page), page.shape[2]),
             *(getattr(layout, name).data_ptr() for name in _PLACES),
@@ -153,27 +115,38 @@ class Stack:
 
 def fits(layers: Sequence[LayerWeights]) -> bool:
     """Return whether the native stack can read every weight."""
-    matrices = [matrix for layer in layers for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down)]
-    return all(
-        weight.is_cpu
-        if isinstance(weight, PackedWeight)
-        else weight.is_cpu and weight.is_contiguous() and weight.dtype in (torch.float32, torch.bfloat16)
-        for weight in matrices
-    )
+    return all(isinstance(layer.feed, DenseWeights) and all(map(_readable, _matrices(layer))) for layer in layers)
+
+
+def _readable(weight: Weight) -> bool:
+    if isinstance(weight, PackedWeight):
+        return weight.is_cpu
+    return weight.is_cpu and weight.is_contiguous() and weight.dtype in _FLOATS
+
+
+def _matrices(layer: LayerWeights) -> tuple[Weight, ...]:
+    feed = layer.feed
+    return (layer.mix, layer.out, feed.gate_up, feed.down) if isinstance(feed, DenseWeights) else ()
 
 
 def _layer(layer: LayerWeights) -> _Layer:
-    return _Layer(
-        _matrix(layer.qkv, layer.qkv_bias),
+    feed = layer.feed
+    assert isinstance(feed, DenseWeights), "the stack has no experts"
+    matrices = (
+        _matrix(layer.mix, layer.mix_bias),
         _matrix(layer.out, layer.out_bias),
-        _matrix(layer.gate_up, layer.gate_up_bias),
-        _matrix(layer.down, layer.down_bias),
-        *(native.pointer(getattr(layer, name)) for name in _VECTORS),
-        layer.window,
+        _matrix(feed.gate_up, feed.gate_up_bias),
+        _matrix(feed.down, feed.down_bias),
     )
+    norms = (layer.after_attention_norm, layer.mlp_norm, layer.after_mlp_norm, layer.next_norm)
+    if isinstance(layer, AttentionWeights):
+        of_attention = (*norms, layer.q_norm, layer.k_norm, layer.cos, layer.sin, None, None)
+        return _Layer(*matrices, *map(native.pointer, of_attention), layer.window, 0)
+    of_convolution = (*norms, None, None, None, None, layer.taps, layer.taps_bias)
+    return _Layer(*matrices, *map(native.pointer, of_convolution), 0, layer.taps.shape[0])
 
 
-def _matrix(weight: Tensor | PackedWeight, bias: Tensor | None) -> _Matrix:
+def _matrix(weight: Weight, bias: Tensor | None) -> _Matrix:
     start = native.pointer(bias)
     if isinstance(weight, PackedWeight):
         parts = ctypes.addressof(weight.table), len(weight.parts)
@@ -181,5 +154,7 @@ def _matrix(weight: Tensor | PackedWeight, bias: Tensor | None) -> _Matrix:
     return _Matrix(weight.dtype is torch.bfloat16, weight.data_ptr(), 0, start, *weight.shape)
 
 
-def _layer_pages(pages: Pages) -> _LayerPages:
-    return _LayerPages(*(native.pointer(getattr(pages, name)) for name in _PAGE_PARTS))
+def _layer_pages(pages: LayerPages) -> _LayerPages:
+    if isinstance(pages, StatePages):
+        return _LayerPages(*[None] * len(_PAGE_PARTS), pages.vectors.data_ptr(), pages.vectors.shape[1])
+    return _LayerPages(*(native.pointer(getattr(pages, name)) for name in _PAGE_PARTS), None, 0)

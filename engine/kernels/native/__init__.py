@@ -43,6 +43,8 @@ _SIGNATURES = {
     + [_POINTER] * 2 + [_FLOAT],
     "vox_paged_attention": [_POINTER] * 2 + [_INT] * 4 + [_POINTER] * 4 + [_INT] + [_POINTER] * 4 + [_INT] * 2
     + [_FLOAT, _INT, _INT, _FLOAT, _POINTER, _FLOAT],
+    "vox_route": [_POINTER] * 4 + [_INT] * 4 + [_FLOAT],
+    "vox_short_conv": [_POINTER] * 4 + [_INT] * 3 + [_POINTER] + [_INT] * 2 + [_POINTER] * 4 + [_INT] * 2,
 }  # fmt: skip
 
 _PAGE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}  # pages.h

@@ -22,4 +22,8 @@ void vox_paged_attention(const float *q, float *out, int64_t heads, int64_t kv_h
                          const int32_t *query_starts, const int32_t *context_lengths, const int32_t *block_tables,
                          int64_t rows, int64_t table_columns, float scale, int64_t window, int64_t causal, float softcap,
                          const int32_t *thinned_from, float thinned_log);
+void vox_short_conv(const float *bcx, const float *weight, const float *bias, float *out, int64_t tokens, int64_t channels,
+                    int64_t taps, float *vectors, int64_t slots, int64_t block_tokens, const int32_t *positions,
+                    const int32_t *places, const int32_t *query_starts, const int32_t *block_tables, int64_t rows,
+                    int64_t table_columns);
 }

@@ -136,8 +136,10 @@ class CodePredictor:
 class Scratch:
     """Keys and values of the frames in the making, and where each inner step writes them. Row r owns its own blocks."""
 
-    def __init__(self, layers: DecoderLayers, groups: int, rows: int, device: torch.device) -> None:
+    def __init__(self, layers: DecoderLayers, groups: int, rows: int, device: torch.device, first: int = 2) -> None:
+        """Make room for `rows` frames of `groups` positions, of which the first inner step reads `first`."""
         self.rows = rows
+        self._first = first
         self._groups = groups
         self._width = -(-groups // BLOCK_TOKENS)  # blocks a row
         cache = KVCache(layers.spec.pages, rows * self._width, BLOCK_TOKENS, layers.dtype, device)
@@ -152,8 +154,8 @@ class Scratch:
             raise ValueError(f"{rows} rows in a scratch of {self.rows}")
         if rows not in self._layouts:
             self._layouts[rows] = [
-                self._layout(rows, 0, 2),
-                *(self._layout(rows, at, 1) for at in range(2, self._groups)),
+                self._layout(rows, 0, self._first),
+                *(self._layout(rows, at, 1) for at in range(self._first, self._groups)),
             ]
         return self._layouts[rows]
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.attention.pages import Layout, Pages, new_arrivals
+from voxlane.engine.kernels.attention.pages import LayerPages, Layout, new_arrivals
 from voxlane.engine.kernels.sampling.decode_rows import unpack
 from voxlane.engine.kernels.sampling.sampling import Penalties, sample
 from voxlane.engine.kernels.yield_flag import YieldFlag
@@ -30,7 +30,7 @@ class DecodeModel(Protocol):
 
     vocab_size: int
 
-    def forward(self, tokens: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
+    def forward(self, tokens: Tensor, layout: Layout, pages: Sequence[LayerPages]) -> Tensor:
         """Return the final hidden state of every token."""
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class DecodeGraphs:
         """Let steps of many rows yield to critical prompts, if there is a `way`."""
         capacity, block_tokens = rows.capacity, cache.block_tokens
         self._model = model
-        self._pages = cache.pages
+        self._pages = cache.layers
         self._block_tokens = block_tokens
         self._host_packet = rows.packet
         self._way = way

@@ -257,7 +257,7 @@ class CudaRunner(Runner):
         """Run the model on tokens and a layout that are on the host."""
         moved = {name: getattr(layout, name).to(self._device, non_blocking=True) for name in _PLACES}
         return self.model.forward(
-            tokens.to(self._device, non_blocking=True), replace(layout, **moved), self.cache.pages
+            tokens.to(self._device, non_blocking=True), replace(layout, **moved), self.cache.layers
         )
 
     def _choose_on_host(self, rows: list[Row], wanting: list[tuple[int, int]], found: Chosen) -> None:

@@ -143,7 +143,7 @@ class PromptGraphs:
                 way=self._way,
                 arrivals=self._arrivals,
             )
-            hidden = self._model.forward(part["tokens"].long(), layout, self._cache.pages)
+            hidden = self._model.forward(part["tokens"].long(), layout, self._cache.layers)
             picked = hidden.index_select(0, part["wanted"])
             if self.hidden is None:
                 self.hidden = picked.new_zeros((self.chosen.shape[1], picked.shape[1]))

@@ -1,7 +1,8 @@
 """Runs the rows of a step that are no plain decodes on a device: prompts, drafts to verify, texts to score.
 
 Their input goes to the device in one copy, they run as a graph if one is large enough, and the results are copied back;
-the host does not wait in between. Tokens that the host must choose are chosen when the step is collected.
+the host does not wait in between. Tokens that the host must choose (a grammar, alternatives wanted) are chosen when the
+step is collected.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from voxlane.engine.runners.decoder import (
 )
 from voxlane.engine.runners.sampler import SampledToken, choose
 from voxlane.engine.schedule.plan import Row
-from voxlane.engine.schedule.request import Request
+from voxlane.engine.schedule.request import ChatPayload, Request
 
 Numbers = NDArray[np.int32]
+MASKS = 32
+"""How many sets of tokens are kept on the device."""
 
 
 @dataclass(slots=True)
@@ -47,6 +50,8 @@ class PromptTicket:
     plain: list[int] = field(default_factory=list)  # positions that the device chooses for
     places: list[int] = field(default_factory=list)  # of `plain`: where their choices are in `beside` and `chosen`
     chosen: Tensor | None = None  # [2, some] on the host
+    probes: list[int] = field(default_factory=list)  # positions of probes
+    probed: Tensor | None = None  # of `probes`: [probes, 3] on the host, as _probe makes them
     special: list[int] = field(default_factory=list)  # positions that the host chooses for
     logits: Tensor | None = None  # of `special`, on the device
     scored: list[int] = field(default_factory=list)  # indices of rows whose text is scored
@@ -71,6 +76,7 @@ class PromptRunner:
         self._beside = beside
         self._graphs = graphs
         self._pinned = device.type == "cuda"
+        self._masks: dict[frozenset[int], Tensor] = {}
 
     def rehearse(self, hidden: Tensor) -> None:
         """Choose tokens after some hidden states outside of graphs, to compile the kernels that this needs."""
@@ -112,6 +118,9 @@ class PromptRunner:
                 choices[position] = (
                     SampledToken(token, float(logprobs[place]) if wanted else None) if token >= 0 else None
                 )
+        if ticket.probed is not None:
+            for position, (token, sound, logprob) in zip(ticket.probes, ticket.probed.tolist(), strict=True):
+                choices[position] = SampledToken(int(token), logprob) if sound else None
         if ticket.logits is not None:
             found = choose(ticket.logits.cpu(), [requests[position] for position in ticket.special])
             for position, choice in zip(ticket.special, found, strict=True):
@@ -138,7 +147,12 @@ class PromptRunner:
                 ticket.wanted += positions
                 ticket.owners += [index] * len(positions)
         for position, request in enumerate(ticket.requests):
-            (ticket.special if needs_host(request) else ticket.plain).append(position)
+            if _is_probe(request):
+                ticket.probes.append(position)
+            elif needs_host(request) and not _is_only_barred(request):
+                ticket.special.append(position)
+            else:
+                ticket.plain.append(position)
         return ticket
 
     def _launch_graph(self, ticket: PromptTicket, shape: Shape) -> None:
@@ -153,15 +167,18 @@ class PromptRunner:
         ticket.places = ticket.plain
         if ticket.plain:
             ticket.chosen = self._graphs.chosen
-        # Penalised positions and those of the host get their choices from the same hidden states, after the graph.
-        penalised = [position for position in ticket.plain if is_penalised(requests[position])]
-        assert self._graphs.hidden is not None
+        # Other positions get their choices from the same hidden states, after the graph.
+        ruled = [at for at in ticket.plain if is_penalised(requests[at]) or requests[at].next_barred]
+        hidden = self._graphs.hidden
+        assert hidden is not None
         if ticket.special:
-            ticket.logits = self._model.logits(self._pick(self._graphs.hidden, ticket.special)).float()
-        if penalised:
-            logits = self._model.logits(self._pick(self._graphs.hidden, penalised))
-            found = self._sample(logits, [requests[position] for position in penalised])
-            places = self._to_device(np.array(penalised, dtype=np.int32)).long()
+            ticket.logits = self._model.logits(self._pick(hidden, ticket.special)).float()
+        if ticket.probes:
+            logits = self._model.logits(self._pick(hidden, ticket.probes))
+            ticket.probed = self._probe(logits, [requests[position] for position in ticket.probes])
+        if ruled:
+            found = self._sample(self._model.logits(self._pick(hidden, ruled)), [requests[at] for at in ruled])
+            places = self._to_device(np.array(ruled, dtype=np.int32)).long()
             self._beside[:, places] = found
             self._graphs.chosen.copy_(self._beside[:, : self._graphs.chosen.shape[1]], non_blocking=True)
 
@@ -183,9 +200,12 @@ class PromptRunner:
             part,
             max_query=max(row.count + len(row.drafts) for row in rows),
         )
-        hidden = self._model.forward(part["tokens"].long(), layout, self._cache.pages)
+        hidden = self._model.forward(part["tokens"].long(), layout, self._cache.layers)
         if ticket.special:
             ticket.logits = self._logits(hidden, ticket, ticket.special).float()
+        if ticket.probes:
+            asked = [requests[position] for position in ticket.probes]
+            ticket.probed = self._probe(self._logits(hidden, ticket, ticket.probes), asked)
         if ticket.plain:
             found = self._sample(self._logits(hidden, ticket, ticket.plain), [requests[n] for n in ticket.plain])
             if found.shape[1] <= self._beside.shape[1]:
@@ -215,7 +235,10 @@ class PromptRunner:
         return rows.index_select(0, self._to_device(np.array(places, dtype=np.int32)))
 
     def _sample(self, logits: Tensor, requests: Sequence[Request]) -> Tensor:
-        """Return choices for rows of logits, [2, rows] as graphs write them."""
+        """Return choices for rows of logits, which it may overwrite: [2, rows] as graphs write them."""
+        for row, request in enumerate(requests):
+            if barred := request.next_barred:
+                logits[row].masked_fill_(self._mask(barred), -torch.inf)
         packet = np.zeros((len(requests), PACKET), dtype=np.int32)
         for numbers, request in zip(packet, requests, strict=True):
             _write_rules(numbers, request)
@@ -224,6 +247,25 @@ class PromptRunner:
         sent = self._to_device(packet.reshape(-1)).view(packet.shape)
         sample(logits, sent, chosen[0], chosen[1].view(torch.float32), penalties, fed)
         return chosen
+
+    def _probe(self, logits: Tensor, requests: Sequence[Request]) -> Tensor:
+        """Queue, per row of logits: the likeliest token, whether its logit is finite, its ends' log-probability."""
+        ends = torch.stack([self._mask(_ends_of(request)) for request in requests])
+        peaks, best = logits.float().max(dim=1)
+        likely = logits.masked_fill(~ends, -torch.inf).logsumexp(dim=1) - logits.logsumexp(dim=1)
+        return self._to_host(torch.stack([best, torch.isfinite(peaks), likely], dim=1).double())
+
+    def _mask(self, tokens: frozenset[int]) -> Tensor:
+        """Return which tokens of the vocabulary are among some, on the device; a template has a few such sets."""
+        if tokens not in self._masks:
+            if len(self._masks) >= MASKS:
+                self._masks.clear()
+            mask = torch.zeros(self._model.vocab_size, dtype=torch.bool)
+            mask[sorted(tokens)] = True
+            self._masks[tokens] = mask.to(self._device)
+            if self._pinned:
+                torch.cuda.current_stream(self._device).synchronize()  # later steps may run on another stream
+        return self._masks[tokens]
 
     def _penalties(self, packet: Numbers, requests: Sequence[Request]) -> tuple[Penalties | None, Tensor | None]:
         """Return penalty slots, named in `packet`, for requests that need one, and each request's newest token."""
@@ -261,6 +303,20 @@ class PromptRunner:
         """Queue a copy to the host; it is complete when the step is."""
         there = torch.empty(values.shape, dtype=values.dtype, pin_memory=self._pinned)
         return there.copy_(values, non_blocking=True)
+
+
+def _ends_of(request: Request) -> frozenset[int]:
+    return request.payload.ends if isinstance(request.payload, ChatPayload) else frozenset()
+
+
+def _is_probe(request: Request) -> bool:
+    return bool(_ends_of(request))
+
+
+def _is_only_barred(request: Request) -> bool:
+    """Return whether the device can choose the token, once some are barred."""
+    ruled = isinstance(request.payload, ChatPayload) and request.payload.constraint is not None
+    return not ruled and request.sampling.logprobs <= 0
 
 
 def _write_rules(numbers: Numbers, request: Request) -> None:

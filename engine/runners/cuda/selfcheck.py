@@ -16,7 +16,8 @@ from torch import Tensor
 
 from voxlane.engine.errors import ModelError
 from voxlane.engine.kernels.attention import paged, rope, swap
-from voxlane.engine.kernels.attention.pages import Layout, Pages
+from voxlane.engine.kernels.attention.pages import Layout, Pages, StatePages
+from voxlane.engine.kernels.conv import short_conv
 from voxlane.engine.kernels.linear import skinny
 from voxlane.engine.kernels.norm import activation, layer_norm, rms_norm
 from voxlane.engine.kernels.sampling import decode_rows, sampling
@@ -88,6 +89,8 @@ def _checks(trial: Trial) -> dict[str, Callable[[Trial], Iterator[Comparison]]]:
     }
     if skinny.serves(1, torch.empty(1, dtype=trial.dtype, device=trial.device)):
         checks["products of few rows"] = _few
+    if trial.convolution is not None:
+        checks["short convolution"] = _short_conv
     if trial.ears:
         checks["listening, attention"] = _listening
     if trial.voice:
@@ -250,6 +253,24 @@ def _copies(trial: Trial) -> Iterator[Comparison]:
     swap.copy_blocks(storage, storage, [0], [4])
     for source, target in ((1, 5), (0, 4)):
         yield storage[:, :, target], before[:, :, source], 1e-9
+
+
+def _short_conv(trial: Trial) -> Iterator[Comparison]:
+    """Convolve chunks of prompts, then one more token of each row."""
+    layer, size = trial.convolution, trial.block_tokens
+    assert layer is not None, "the model has convolutions"
+    weight = trial.noise(layer.taps, layer.channels, dtype=torch.float32)
+    slots = min(layer.taps - 1, size)
+    for queries, contexts in (((1, size + 3, 2), (size, size + 5, 4)), ((1, 1, 1), (size, size + 6, 5))):
+        place = _layout(trial, queries, contexts)
+        blocks = int(place.block_tables.max()) + 1
+        bcx = trial.noise(len(place.positions), 3 * layer.channels)
+        vectors = trial.noise(blocks, slots, layer.channels, dtype=torch.float32)
+        pages = [StatePages(vectors.clone(), size) for _ in range(2)]
+        got = short_conv.short_conv(bcx, weight, None, place, pages[0])
+        expected = short_conv.short_conv_ref(bcx.to(torch.float32), weight, None, place, pages[1])
+        yield got, expected, trial.tolerance
+        yield pages[0].vectors, pages[1].vectors, TOLERANCES[torch.float32]
 
 
 def _few(trial: Trial) -> Iterator[Comparison]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from voxlane.engine.models.spec import AttentionLayer, ModelSpec
+from voxlane.engine.models.spec import AttentionLayer, ConvolutionLayer, ModelSpec
 
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 """What a result may be off, as a part of its largest number: another order of sums, one rounding of the type."""
@@ -59,6 +59,11 @@ class Trial:
     def attention(self) -> AttentionLayer:
         """The sizes of the model's attention: all its layers differ in their window alone."""
         return self.spec.attention[0]
+
+    @property
+    def convolution(self) -> ConvolutionLayer | None:
+        """The sizes of the model's convolutions, which all of them share; None if it has none."""
+        return next((layer for layer in self.spec.layers if isinstance(layer, ConvolutionLayer)), None)
 
     @property
     def tolerance(self) -> float:

@@ -10,10 +10,10 @@ import torch
 from voxlane.engine.api import EngineConfig
 from voxlane.engine.build import device
 from voxlane.engine.build.defaults import DEFAULTS, pages_of, settle, weights_of
-from voxlane.engine.build.device import choose_device, plan_cache
+from voxlane.engine.build.device import CONTEXT_BYTES, GpuMemory, choose_device, plan_cache
 from voxlane.engine.errors import EngineConfigError
 from voxlane.engine.kernels.norm import rms_norm
-from voxlane.engine.models.spec import AttentionLayer
+from voxlane.engine.models.spec import AttentionLayer, ConvolutionLayer
 from voxlane.engine.runners.cuda import selfcheck
 from voxlane.engine.runners.cuda.device import watched
 from voxlane.engine.runners.cuda.selfcheck import KernelError, agreements, check_kernels
@@ -22,7 +22,7 @@ from voxlane.engine.runners.cuda.trial import STAND_IN, Trial
 CPU = torch.device("cpu")
 SMALL = replace(
     STAND_IN,
-    layers=(AttentionLayer(heads=9, kv_heads=3, head_dim=4, scale=64**-0.5),),
+    layers=(AttentionLayer(heads=9, kv_heads=3, head_dim=4, scale=64**-0.5), ConvolutionLayer(channels=36, taps=3)),
     hidden_size=36,
     intermediate_size=64,
     vocab_size=100,
@@ -101,6 +101,14 @@ def test_the_cache_is_what_is_left_of_its_share() -> None:
     assert plan_cache(config, STAND_IN, "bfloat16", 1 << 20).blocks == 0
 
 
+def test_engines_on_one_gpu_have_equal_parts_of_its_memory() -> None:
+    whole = GpuMemory(free=130 << 30, total=140 << 30)
+    assert whole.part(1, own=9 << 30) is whole
+    assert whole.part(2, own=9 << 30) == GpuMemory((70 << 30) - (9 << 30) - CONTEXT_BYTES, 70 << 30)
+    assert GpuMemory(5 << 30, 140 << 30).part(2, own=9 << 30).free == 5 << 30, "no more than is free"
+    assert whole.part(16, own=9 << 30).free == 0
+
+
 def test_a_step_without_memory_is_a_fault_that_says_what_to_set() -> None:
     with (
         pytest.raises(RuntimeError, match=r"set engine\.gpu_memory_share or engine\.max_step_tokens lower"),
@@ -114,7 +122,7 @@ def test_a_step_without_memory_is_a_fault_that_says_what_to_set() -> None:
 def test_kernels_that_are_right_pass(dtype: torch.dtype, pages: torch.dtype) -> None:
     found = list(agreements(trial(dtype, pages)))
     assert [each.name for each in found if not each.good] == []
-    assert len({each.name for each in found}) >= 13
+    assert len({each.name for each in found}) >= 14
 
 
 def test_a_wrong_kernel_and_one_that_does_not_run_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,9 @@ from voxlane.engine.kernels.conv.causal import (
     causal_upsample,
     conv_weight,
     depthwise_conv,
+    depthwise_upsample,
+    elu,
+    elu_ref,
     extend,
     point_add,
     snake,
@@ -103,3 +106,19 @@ def test_snake() -> None:
     x, frequency, depth = torch.randn(2, 3, 5), torch.rand(5), torch.rand(5)
     wanted = x.double() + depth.double() * torch.sin(x.double() * frequency.double()) ** 2
     torch.testing.assert_close(snake(x, frequency, depth).double(), wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_depthwise_upsampling_is_the_transposed_convolution_of_each_channel(stride: int) -> None:
+    x, weight = torch.randn(2, 5, 6), torch.randn(6, 1, 2 * stride)
+    wanted = F.conv_transpose1d(x.transpose(1, 2), weight, stride=stride, groups=6).transpose(1, 2)
+    taps = weight.view(6, 2, stride).flip(1).permute(1, 2, 0)
+    padded = F.pad(x, (0, 0, 1, 0))
+    torch.testing.assert_close(depthwise_upsample(padded, taps), wanted[:, : 5 * stride], rtol=1e-5, atol=1e-5)
+
+
+def test_elu_is_torchs() -> None:
+    edges = torch.tensor([0.0, -0.0, 1e-30, -1e-30, -1e-6, 1e-6, -200.0, 1e30, -1e30, torch.inf, -torch.inf, torch.nan])
+    for x in (edges, torch.randn(3, 101, 7) * 4):
+        torch.testing.assert_close(elu(x), elu_ref(x), rtol=1e-7, atol=1e-7, equal_nan=True)
+    assert elu(edges).dtype is torch.float32

@@ -11,7 +11,7 @@ from simulation import Simulation, expected_text, reason
 
 from voxlane.engine.api import Cancel, Pause, Priority, Resume, SamplingParams, Submit
 from voxlane.engine.loop.core import AUDIT_EVERY_S
-from voxlane.engine.memory.blocks import BlockPool, BlockTable
+from voxlane.engine.memory.blocks import BlockPool, BlockTable, StateWindow
 from voxlane.engine.schedule.budget import StepTime
 from voxlane.engine.schedule.cost import CostModel, Work
 from voxlane.engine.schedule.plan import TEXT, ModelResources, Plan, Row
@@ -22,6 +22,15 @@ prompts = st.one_of(
     st.text(alphabet="ABCDE", min_size=1, max_size=14),
     st.sampled_from(["ABCDEFGHIJKLMNOP", "ABCDEFGHIJKLMNOPQRSTU", "ABABABABAB", "CDCDCDCDCDCDCDCDC"]),
 )
+
+
+windows = st.sampled_from([None, None, StateWindow(1, 1), StateWindow(2, 2), StateWindow(2, 3), StateWindow(2, 4)])
+"""What blocks of four tokens keep for convolutions."""
+
+
+def progress(request: Request) -> tuple[int, int]:
+    """Return its tokens, and how many are computed: fewer than before, if drafts were wrong and it has a state."""
+    return len(request.tokens), request.computed
 
 
 class EngineLoop(RuleBasedStateMachine):
@@ -36,8 +45,9 @@ class EngineLoop(RuleBasedStateMachine):
         lookup=st.sampled_from([0, 0, 3]),
         budget=st.sampled_from([0.001, 0.02, 1.0]),
         cache=st.booleans(),
+        window=windows,
     )
-    def start(self, policy, blocks, host, batch, tokens, lookup, budget, cache):
+    def start(self, policy, blocks, host, batch, tokens, lookup, budget, cache, window):
         self.simulation = Simulation(
             blocks=blocks,
             host_blocks=host,
@@ -47,6 +57,7 @@ class EngineLoop(RuleBasedStateMachine):
             max_step_tokens=tokens,
             lookup_tokens=lookup,
             step_budget_s=budget,
+            window=window,
         )
         self.sent: dict[str, tuple[str, int]] = {}
         self.cancelled: set[str] = set()
@@ -108,10 +119,10 @@ class EngineLoop(RuleBasedStateMachine):
     def step(self, count):
         for _ in range(count):
             if self.simulation.core.busy:
-                before = {r.id: r.computed for r in self.simulation.scheduler.requests.values()}
+                before = {r.id: progress(r) for r in self.simulation.scheduler.requests.values()}
                 self.simulation.step()
                 after = self.simulation.scheduler.requests
-                assert any(n not in after or after[n].computed > c for n, c in before.items()), "a step for nothing"
+                assert any(n not in after or progress(after[n]) > p for n, p in before.items()), "a step for nothing"
 
     @invariant()
     def books_balance(self):

@@ -32,12 +32,13 @@ from voxlane.engine.api import (
     Text,
     ToEngine,
 )
+from voxlane.engine.memory.blocks import StateWindow
 from voxlane.engine.runners.cuda.device import HUNG_S, DeviceLost, Stopwatch
 from voxlane.engine.schedule.cost import Work
 from voxlane.engine.schedule.request import RequestState
 from voxlane.engine.schedule.scheduler import PATIENCE_S
 
-from .test_core_simulation import EngineLoop
+from .test_core_simulation import EngineLoop, windows
 
 
 def greedy(name: str, text: str, tokens: int, **settings: object) -> Submit:
@@ -74,12 +75,15 @@ class LateLoop(EngineLoop):
         eager=st.booleans(),
         slow=st.sampled_from([0, 2]),
         concurrent_prefill=st.sampled_from([None, (True, 0), (True, 3), (False, 0), (False, 5)]),
+        window=windows,
     )
-    def start(self, policy, blocks, host, batch, tokens, lookup, budget, cache, eager, slow, concurrent_prefill):
+    def start(
+        self, policy, blocks, host, batch, tokens, lookup, budget, cache, eager, slow, concurrent_prefill, window
+    ):
         self.simulation = late(
             blocks=blocks, host_blocks=host, prefix_cache=cache, policy=policy, max_batch=batch,
             max_step_tokens=tokens, lookup_tokens=lookup, step_budget_s=budget, eager=eager, slow=slow,
-            concurrent_prefill=concurrent_prefill,
+            concurrent_prefill=concurrent_prefill, window=window,
         )  # fmt: skip
         self.sent = {}
         self.cancelled = set()
@@ -330,9 +334,10 @@ def test_one_that_ends_by_itself_was_in_a_step_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("where", ["launch", "wait"])
-def test_a_fault_ends_the_rows_of_its_step_and_nobody_else(where: str) -> None:
+@pytest.mark.parametrize("window", [None, StateWindow(2, 2), StateWindow(2, 3)])
+def test_a_fault_ends_the_rows_of_its_step_and_nobody_else(where: str, window: StateWindow | None) -> None:
     for boundary in range(1, 12):
-        simulation = late(max_batch=2, blocks=40)
+        simulation = late(max_batch=2, blocks=40, window=window)
         assert isinstance(simulation.engine, LateEngine)
         for name in "ab":
             simulation.send(greedy(name, "ABCDEF", 8))

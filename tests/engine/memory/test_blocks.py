@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from voxlane.engine.memory import blocks as kv
-from voxlane.engine.memory.blocks import DIGEST_BYTES, BlockPool, BlockTable, OutOfBlocks
+from voxlane.engine.memory.blocks import DIGEST_BYTES, BlockPool, BlockTable, OutOfBlocks, StateWindow
 
 tokens = st.lists(st.integers(0, 1), max_size=11)
 
@@ -20,10 +20,18 @@ tokens = st.lists(st.integers(0, 1), max_size=11)
 class Pool(RuleBasedStateMachine):
     """Tables that grow, shrink, fork and share, beside a plain memory of what each slot holds."""
 
-    @initialize(blocks=st.integers(1, 14), size=st.integers(1, 4), cache=st.booleans())
-    def start(self, blocks, size, cache):
-        self.pool = BlockPool(blocks, size, key=b"k", prefix_cache=cache)
+    @initialize(
+        blocks=st.integers(1, 14),
+        size=st.integers(1, 4),
+        cache=st.booleans(),
+        reach=st.integers(0, 3),
+        spare=st.integers(0, 2),
+    )
+    def start(self, blocks, size, cache, reach, spare):
+        self.window = StateWindow(reach, min(reach + spare, size)) if reach else None
+        self.pool = BlockPool(blocks, size, key=b"k", prefix_cache=cache, state=self.window)
         self.memory: dict[int, tuple] = {}
+        self.states: dict[tuple[int, int], tuple] = {}  # by block and place in it
         self.tables: list[tuple[BlockTable, str, list[int]]] = []
 
     def write(self, index, new, behind=0):
@@ -47,9 +55,12 @@ class Pool(RuleBasedStateMachine):
             for offset in range(size):
                 value = self.memory.get(source * size + offset)
                 self.memory[target * size + offset] = value
+            self.copy_states(source, target)
         held.extend(new)
         for position, slot in enumerate(table.slots(before, table.length), start=before):
             self.memory[slot] = (salt, *held[: position + 1])
+            if self.window is not None:
+                self.states[self.state_place(slot)] = self.memory[slot]
         computed = table.length - behind
         table.seal(held, computed if behind else None)
         for number in range(before // size, table.length // size):
@@ -58,6 +69,14 @@ class Pool(RuleBasedStateMachine):
             elif number >= computed // size:
                 assert table.blocks[number] not in self.pool._digest_of, "found before it is computed"
         return True
+
+    def state_place(self, slot):
+        size = self.pool.block_tokens
+        return slot // size, slot % size % self.window.slots
+
+    def copy_states(self, source, target):
+        for place in range(self.window.slots if self.window is not None else 0):
+            self.states[target, place] = self.states.get((source, place))
 
     def sets(self):
         """Return the free blocks, the cached and the warm ones in the order they became so."""
@@ -73,12 +92,15 @@ class Pool(RuleBasedStateMachine):
     def shorten(self, table, length):
         """Rewind a table, or free it; see to it that its last blocks become available first."""
         free, cached, warm = self.sets()
-        gone = [
-            block for block in table.blocks[-(-length // self.pool.block_tokens) :] if self.pool._references[block] == 1
-        ]
+        size, blocks, long = self.pool.block_tokens, list(table.blocks), table.length
+        owned = {block for block in blocks if self.pool._references[block] == 1}
+        table.rewind(length) if length else table.free()
+        if self.window is None or length == long:
+            assert table.length == length
+        assert length // size * size <= table.length <= length, "no more than a block is computed again"
+        gone = [block for block in blocks[-(-table.length // size) :] if block in owned]
         gone.reverse()
         named = [block for block in gone if block in self.pool._digest_of]
-        table.rewind(length) if length else table.free()
         unnamed = [block for block in gone if block not in named]
         assert self.sets() == (free, cached + named, warm + unnamed)
         assert self.pool.untouched == len(free) + len(cached) + len(named)
@@ -117,9 +139,40 @@ class Pool(RuleBasedStateMachine):
         table, _, held = data.draw(st.sampled_from(self.tables))
         length = data.draw(st.integers(0, table.length))
         self.shorten(table, length)
-        del held[length:]
+        del held[table.length :]
         if not length:  # what is written next may be something else
             table.rewind(0)
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data(), count=st.integers(1, 6))
+    def withdraw(self, data, count):
+        """Plan tokens that no step writes, and take the plan back."""
+        table, _, _ = data.draw(st.sampled_from(self.tables))
+        before, digests = table.length, dict(self.pool._digest_of)
+        if table.needed(count) > self.pool.available or table._must_copy(count):
+            return
+        table.append(count)
+        table.withdraw(before)
+        assert table.length == before
+        assert self.pool._digest_of.items() <= digests.items()
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def swap(self, data):
+        """Send a table's blocks away, and bring their content back into others."""
+        table, _, held = data.draw(st.sampled_from(self.tables))
+        size = self.pool.block_tokens
+        kept = [[self.memory.get(block * size + offset) for offset in range(size)] for block in table.blocks]
+        slots = range(self.window.slots if self.window is not None else 0)
+        states = [[self.states.get((block, place)) for place in slots] for block in table.blocks]
+        table.free()
+        if table.needed(len(held)) > self.pool.available:
+            self.tables = [one for one in self.tables if one[0] is not table]
+            return
+        table.append(len(held))
+        for block, contents, vectors in zip(table.blocks, kept, states, strict=True):
+            self.memory |= {block * size + offset: content for offset, content in enumerate(contents)}
+            self.states |= {(block, place): vector for place, vector in enumerate(vectors)}
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
@@ -157,6 +210,10 @@ class Pool(RuleBasedStateMachine):
             assert table.length == len(held)
             for position, slot in enumerate(table.slots(0, table.length)):
                 assert self.memory[slot] == (salt, *held[: position + 1]), "a block holds another prefix"
+            for position in range(max(table.length - self.window.reach, 0), table.length) if self.window else ():
+                (slot,) = table.slots(position, position + 1)
+                found = self.states.get(self.state_place(slot))
+                assert found == (salt, *held[: position + 1]), "a convolution finds another past"
 
     def teardown(self):
         if hasattr(self, "pool"):
@@ -212,6 +269,49 @@ def test_tenants_share_nothing():
 def test_digests_depend_on_the_key():
     one, other = BlockPool(1, 4, key=b"1"), BlockPool(1, 4, key=b"2")
     assert one.extend(one.root(""), [1]) != other.extend(other.root(""), [1])
+
+
+@pytest.mark.parametrize(
+    ("slots", "wanted", "kept"),
+    [
+        (2, 11, 8),  # the tenth's vector was overwritten by the twelfth's
+        (2, 8, 8),  # the block before has its last ones
+        (2, 14, 14),
+        (3, 13, 13),  # one dropped token overwrote nothing that is needed
+        (3, 12, 8),
+        (4, 12, 12),
+        (4, 11, 8),
+        (8, 9, 9),  # as many slots as tokens: nothing is ever overwritten
+    ],
+)
+def test_a_rewind_ends_where_a_convolution_finds_its_past(slots: int, wanted: int, kept: int) -> None:
+    pool = BlockPool(4, 8, state=StateWindow(2, slots))
+    table = BlockTable(pool)
+    table.append(14)
+    table.rewind(wanted)
+    assert table.length == kept
+    table.append(14 - kept)
+    table.withdraw(kept)
+    assert table.length == kept
+
+
+def test_what_was_written_before_a_rewind_counts_after_it() -> None:
+    table = BlockTable(BlockPool(4, 8, state=StateWindow(2, 4)))
+    table.append(14)
+    table.rewind(12)  # the fourteenth token has overwritten the tenth
+    assert table.length == 12
+    table.rewind(11)
+    assert table.length == 8
+
+
+def test_what_was_written_before_a_swap_counts_after_it() -> None:
+    table = BlockTable(BlockPool(4, 8, state=StateWindow(2, 4)))
+    table.append(14)
+    table.rewind(12)
+    table.free()  # its blocks go to the host as they are
+    table.append(12)
+    table.rewind(11)
+    assert table.length == 8
 
 
 def test_a_fork_copies_only_the_block_it_writes_to():

@@ -6,14 +6,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from voxlane.engine.memory.pages import PAGE_DTYPES, KVCache, PageShape
+from voxlane.engine.kernels.attention.pages import Pages, StatePages
+from voxlane.engine.memory.blocks import StateWindow
+from voxlane.engine.memory.pages import PAGE_DTYPES, KVCache, PageShape, StateShape
 
 DTYPES = list(PAGE_DTYPES.values())
 
 
+STATES = StateShape(layers=(0, 3), channels=5, taps=3)
+HYBRID = PageShape(3, 2, 8, STATES)
+
+
 def make(dtype: torch.dtype, host_blocks: int = 0) -> KVCache:
     """Return a cache whose pages hold every bit pattern, NaNs with payloads among them."""
-    cache = KVCache(PageShape(3, 2, 8), 6, 4, dtype, host_blocks=host_blocks)
+    cache = KVCache(HYBRID, 6, 4, dtype, host_blocks=host_blocks)
     generator = torch.Generator().manual_seed(1)
     for tensor in tensors(cache):
         bits = torch.randint(0, 256, (tensor.nbytes,), generator=generator, dtype=torch.uint8)
@@ -22,12 +28,11 @@ def make(dtype: torch.dtype, host_blocks: int = 0) -> KVCache:
 
 
 def tensors(cache: KVCache) -> list[Tensor]:
-    return [
-        tensor
-        for pages in cache.pages
-        for tensor in (pages.k, pages.v, pages.k_scale, pages.v_scale)
-        if tensor is not None
-    ]
+    found = []
+    for pages in cache.layers:
+        parts = (pages.vectors,) if isinstance(pages, StatePages) else (pages.k, pages.v, pages.k_scale, pages.v_scale)
+        found += [part for part in parts if part is not None]
+    return found
 
 
 def block_bits(cache: KVCache) -> list[bytes]:
@@ -55,8 +60,25 @@ def test_pages_have_the_kernels_shapes(dtype: torch.dtype) -> None:
         else:
             assert pages.k_scale is None
             assert pages.v_scale is None
+    assert cache.layers == cache.pages
+    assert cache.state is None
     pointers = [tensor.data_ptr() for tensor in tensors(cache)]
     assert len(set(pointers)) == len(pointers)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_convolutions_have_states_in_the_places_of_their_layers(dtype: torch.dtype) -> None:
+    cache = KVCache(HYBRID, 6, 4, dtype)
+    kinds = [isinstance(pages, StatePages) for pages in cache.layers]
+    assert kinds == [True, False, False, True, False]
+    assert [pages for pages in cache.layers if isinstance(pages, Pages)] == cache.pages
+    for pages in cache.layers:
+        if isinstance(pages, StatePages):
+            assert (pages.vectors.shape, pages.vectors.dtype) == ((6, 2, 5), torch.float32)
+            assert pages.block_tokens == 4
+            assert pages.vectors.is_contiguous()
+    assert cache.state == StateWindow(reach=2, slots=2)
+    assert KVCache(HYBRID, 6, 1, dtype).state == StateWindow(reach=2, slots=1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -111,8 +133,10 @@ def test_bytes() -> None:
     assert PageShape(30, 3, 64).bytes_per_token(torch.bfloat16) == 30 * 2 * 3 * 64 * 2
     assert PageShape(30, 3, 64).bytes_per_token(torch.int8) == 30 * 2 * 3 * (64 + 2)
     for dtype in DTYPES:
-        cache = KVCache(PageShape(3, 2, 8), 6, 4, dtype)
-        assert cache.bytes_per_token * 6 * 4 == sum(tensor.nbytes for tensor in tensors(cache))
+        for shape in (PageShape(3, 2, 8), HYBRID):
+            cache = KVCache(shape, 6, 4, dtype)
+            assert cache.bytes_per_token * 6 * 4 == sum(tensor.nbytes for tensor in tensors(cache))
+            assert shape.bytes_per_block(dtype, 4) == cache.bytes_per_token * 4
 
 
 def test_impossible_caches_are_refused() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from package_peer import PackagePeer
 from qwen_tts_peer import QwenTtsPeer
 
 
@@ -13,6 +14,12 @@ from qwen_tts_peer import QwenTtsPeer
 def qwen_tts_peer() -> QwenTtsPeer:
     """Return the package qwen-tts, installed on first use; `run` runs a script of tests/support inside it."""
     return QwenTtsPeer()
+
+
+@pytest.fixture(scope="session")
+def moshi_peer() -> PackagePeer:
+    """Return Kyutai's package moshi, installed on first use."""
+    return PackagePeer("moshi", ("moshi==0.2.13", "einops==0.8.1"))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from voxlane.engine.errors import ModelConfigError
-from voxlane.engine.memory.pages import PageShape
+from voxlane.engine.memory.pages import PageShape, StateShape
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.models.registry import chat_spec
 from voxlane.engine.models.spec import AttentionLayer, ConvolutionLayer, ModelSpec
@@ -36,13 +36,15 @@ SMOLLM2 = {
 }
 
 
-def test_only_attention_has_pages_and_only_convolutions_have_states() -> None:
-    assert HYBRID.pages == PageShape(layers=2, kv_heads=8, head_dim=64)
-    assert HYBRID.cache_bytes_per_token(torch.bfloat16) == 2 * 2 * 8 * 64 * 2
-    assert HYBRID.state_bytes_per_request(torch.float32) == 3 * 1024 * 2 * 4
+def test_attention_has_pages_and_convolutions_have_states() -> None:
+    states = StateShape(layers=(0, 1, 3), channels=1024, taps=3)
+    assert HYBRID.pages == PageShape(layers=2, kv_heads=8, head_dim=64, states=states)
+    kept = 3 * 1024 * 2 * 4  # two float32 vectors of each convolution, whatever the pages are
+    assert HYBRID.cache_bytes_per_block(torch.bfloat16, 16) == 16 * 2 * 2 * 8 * 64 * 2 + kept
+    assert HYBRID.cache_bytes_per_block(torch.bfloat16, 1) == 2 * 2 * 8 * 64 * 2 + kept // 2
     plain = replace(HYBRID, layers=(ATTENTION,) * 2)
-    assert plain.state_bytes_per_request(torch.float32) == 0
-    assert plain.cache_bytes_per_token(torch.int8) == HYBRID.cache_bytes_per_token(torch.int8)
+    assert plain.pages.states is None
+    assert HYBRID.cache_bytes_per_block(torch.int8, 16) - plain.cache_bytes_per_block(torch.int8, 16) == kept
 
 
 def test_the_widest_layer_decides_what_a_step_takes() -> None:
@@ -54,6 +56,9 @@ def test_the_widest_layer_decides_what_a_step_takes() -> None:
 def test_keys_of_two_sizes_are_refused() -> None:
     mixed = replace(HYBRID, layers=(ATTENTION, replace(ATTENTION, kv_heads=4)))
     with pytest.raises(ModelConfigError, match="2 sizes"):
+        _ = mixed.pages
+    mixed = replace(HYBRID, layers=(ATTENTION, CONVOLUTION, replace(CONVOLUTION, taps=4)))
+    with pytest.raises(ModelConfigError, match="2 sizes of convolutions"):
         _ = mixed.pages
 
 

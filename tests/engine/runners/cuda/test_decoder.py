@@ -321,7 +321,26 @@ def test_special_requests_get_what_the_host_sampler_gives(
 
 
 @pytest.mark.parametrize("graph", [True, False])
-def test_the_host_chooses_a_first_token_that_is_not_barred_and_the_device_all_others(
+def test_a_probe_gets_what_the_host_sampler_gives(model: Decoder, graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a prompt that is no probe; two probes ask for the same ends, one for others."""
+    both = pair(model)
+    if not graph:
+        monkeypatch.setattr(both.cuda._prompt_graphs, "shape", lambda *sizes: None)
+    told = []
+    for runner, pool in zip((both.plain, both.cuda), both.pools, strict=True):
+        requests = [request(str(n), list(prompt), pool) for n, prompt in enumerate(PROMPTS)]
+        for one, ends in zip(requests, ({2, 9}, {2, 9}, {40}), strict=False):
+            one.task, one.payload = "probe", ChatPayload(ends=frozenset(ends))
+        told.append([outcome.choices for outcome in run_step(runner, requests, 99)])
+    for mine, theirs in zip(*told, strict=True):
+        assert [choice.token for choice in mine] == [choice.token for choice in theirs]
+    expected = [choice.logprob for (choice,) in told[0][:3]]
+    assert len(set(expected)) == 3
+    assert [choice.logprob for (choice,) in told[1][:3]] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_first_token_is_none_of_those_that_are_barred(
     model: Decoder, graph: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = pair(model)

@@ -1,0 +1,50 @@
+"""A feed-forward network of experts: a router sends each token to a few of them and weighs their outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from voxlane.engine.kernels.linear.linear import linear
+from voxlane.engine.kernels.linear.routing import route
+from voxlane.engine.kernels.linear.weights import ExpertWeights
+from voxlane.engine.models.decoder_config import Experts
+from voxlane.engine.models.loading import TensorReader, Weight
+
+
+def read_experts(reader: TensorReader, experts: Experts, hidden: int, prefix: str) -> ExpertWeights:
+    """Read the experts of the layer whose names begin with `prefix`."""
+    inner, names = experts.inner, [f"{prefix}experts.{index}." for index in range(experts.count)]
+    return ExpertWeights(
+        router=reader.floats(f"{prefix}gate.weight", (experts.count, hidden)).contiguous(),
+        router_bias=reader.vector(f"{prefix}expert_bias", experts.count) if experts.biased else None,
+        gate_up=tuple(
+            reader.matrix([f"{name}w1.weight", f"{name}w3.weight"], [inner, inner], hidden) for name in names
+        ),
+        down=tuple(reader.matrix([f"{name}w2.weight"], [hidden], inner) for name in names),
+        chosen=experts.chosen,
+        normed=experts.normed,
+        scale=experts.scale,
+    )
+
+
+def run_experts(
+    x: Tensor,
+    weights: ExpertWeights,
+    project: Callable[[Tensor, Weight, Tensor | None], Tensor],
+    activate: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Return the weighed outputs of each token's experts, for rows `x` [T, hidden] on the CPU.
+
+    A token's outputs are added in the order of the experts, so that its bits do not depend on the other tokens.
+    """
+    scores = linear(x, weights.router)
+    chosen, shares = route(scores, weights.router_bias, weights.chosen, normed=weights.normed, scale=weights.scale)
+    out = torch.zeros_like(x)
+    for number in sorted(set(chosen.flatten().tolist())):
+        rows, places = (chosen == number).nonzero(as_tuple=True)
+        inner = activate(project(x[rows], weights.gate_up[number], None))
+        out[rows] += project(inner, weights.down[number], None) * shares[rows, places, None]
+    return out

@@ -1,0 +1,133 @@
+"""LFM2-Audio's encoder, a FastConformer: a clip's spectrogram in, rows for the backbone out, 12.5 of them a second.
+
+Convolutions shorten the spectrogram eightfold. In each layer every row attends to the whole clip, so a row is known
+only when the clip is. What can be done while a person speaks is the spectrogram (nemo_mel.py); its scaling, the
+convolutions and the layers wait for the end of the clip. clip_stream.py has the other way: windows with a look-ahead.
+
+Several clips run together: products take the rows of all of them, attention and convolutions one clip after the other.
+So a clip's bits do not depend on the clips beside it where the products' do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from voxlane.engine.kernels.attention.relative import Distances, relative_attention
+from voxlane.engine.kernels.conv.causal import depthwise_conv
+from voxlane.engine.kernels.norm.layer_norm import add_layer_norm, gelu, layer_norm
+from voxlane.engine.models.encoder_decoder import EPS, LayerNorm
+from voxlane.engine.models.lfm2_audio.conformer_config import ConformerConfig
+from voxlane.engine.models.lfm2_audio.conformer_weights import ConformerLayer, ConformerWeights, read_conformer
+from voxlane.engine.models.loading import TensorReader
+
+MAX_TIMESCALE = 10_000.0
+_FIRST_REACH = 256
+"""Rows of the clips that distances are first computed for: 20 s."""
+
+
+class Conformer:
+    """A loaded encoder."""
+
+    def __init__(
+        self, config: ConformerConfig, weights: ConformerWeights, output_size: int, dtype: torch.dtype
+    ) -> None:
+        self.config = config
+        self.output_size = output_size  # the backbone's hidden size
+        self.dtype = dtype
+        self.device = weights.halvings[0].weight.device
+        self._weights = weights
+        self._distances: list[Distances] = []
+        self._reach = 0
+
+    @classmethod
+    def read(cls, reader: TensorReader, config: ConformerConfig, output_size: int) -> Conformer:
+        """Read the encoder and the adapter; `reader` is over flat_points, `output_size` is the backbone's."""
+        return cls(config, read_conformer(reader, config, output_size), output_size, reader.dtype)
+
+    def encode(self, mels: Sequence[Tensor]) -> list[Tensor]:
+        """Return the backbone's input rows [states, output_size] of spectrograms [frames, bins]."""
+        return list(torch.split(self._adapt(torch.cat(self.encode_rows(mels))), self._states(mels)))
+
+    def encode_rows(self, mels: Sequence[Tensor]) -> list[Tensor]:
+        """Return the encoder's own rows [states, hidden] of spectrograms [frames, bins], before the adapter."""
+        longest = self.config.max_states * (1 << self.config.halvings)
+        if not mels or any(mel.ndim != 2 or not 0 < len(mel) <= longest for mel in mels):
+            raise ValueError(f"spectrograms of 1 to {longest} frames are needed")
+        lengths = self._states(mels)
+        self._extend_distances(max(lengths))
+        rows = torch.cat([self._stem(mel.to(self.device, torch.float32)) for mel in mels])
+        for layer, distances in zip(self._weights.layers, self._distances, strict=True):
+            rows = self._layer(rows, layer, distances, lengths)
+        return list(torch.split(rows.to(self.dtype), lengths))
+
+    def _states(self, mels: Sequence[Tensor]) -> list[int]:
+        return [-(-len(mel) // (1 << self.config.halvings)) for mel in mels]
+
+    def _stem(self, mel: Tensor) -> Tensor:
+        """Return the layers' input [states, hidden] float32 of a spectrogram [frames, bins]."""
+        x = mel.to(self.dtype)[None, None]
+        for halving in self._weights.halvings:
+            groups = x.shape[1]
+            x = F.conv2d(x, halving.weight, halving.bias, stride=2, padding=1, groups=groups)
+            if halving.mix is not None:
+                x = F.conv2d(x, *halving.mix)
+            x = F.relu(x)
+        rows = x[0].transpose(0, 1).flatten(1).contiguous()  # [states, channels * bands]
+        return self._weights.stem_out(rows).to(torch.float32) * self.config.input_scale
+
+    def _layer(self, residual: Tensor, layer: ConformerLayer, distances: Distances, lengths: list[int]) -> Tensor:
+        """Run a layer over rows [T, hidden] float32, which it overwrites; return its output, float32."""
+        x = _norm(residual, layer.first_norm, self.dtype)
+        x = layer.first_down(F.silu(layer.first_up(x))).mul_(0.5)
+        x, residual = _add_norm(x, residual, layer.attention_norm)
+        x = layer.out(relative_attention(layer.qkv(x), lengths, distances))
+        x, residual = _add_norm(x, residual, layer.conv_norm)
+        x = layer.narrow(self._convolve(F.glu(layer.widen(x), dim=1), layer, lengths))
+        x, residual = _add_norm(x, residual, layer.last_norm)
+        x = layer.last_down(F.silu(layer.last_up(x))).mul_(0.5)
+        residual += x
+        return _norm(residual, layer.out_norm, torch.float32)
+
+    def _convolve(self, x: Tensor, layer: ConformerLayer, lengths: list[int]) -> Tensor:
+        """Return each channel's convolution over its own clip; beyond a clip's ends there are zeros."""
+        margin = self.config.kernel // 2
+        clips = [
+            depthwise_conv(F.pad(clip, (0, 0, margin, margin))[None], layer.taps, layer.taps_bias)[0]
+            for clip in torch.split(x, lengths)
+        ]
+        return F.silu(torch.cat(clips))
+
+    def _adapt(self, rows: Tensor) -> Tensor:
+        weights = self._weights
+        x = _norm(rows, weights.adapter_norm, self.dtype)
+        return weights.adapter_down(gelu(weights.adapter_up(x)))
+
+    def _extend_distances(self, states: int) -> None:
+        """Compute every layer's keys of distances up to `states`; they are the same for all clips."""
+        if states <= self._reach:
+            return
+        self._reach = max(_FIRST_REACH, 1 << (states - 1).bit_length())
+        waves = _waves(self._reach, self.config.hidden_size).to(self.device, self.dtype)
+        self._distances = [
+            Distances(layer.distance(waves), layer.content_bias, layer.distance_bias) for layer in self._weights.layers
+        ]
+
+
+def _waves(reach: int, width: int) -> Tensor:
+    """Return sines and cosines [2 reach - 1, width], in turn, of the distances reach - 1 down to 1 - reach."""
+    steps = torch.exp(torch.arange(0, width, 2, dtype=torch.float32) * (-math.log(MAX_TIMESCALE) / width))
+    angles = torch.arange(reach - 1, -reach, -1, dtype=torch.float32)[:, None] * steps
+    return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)
+
+
+def _norm(x: Tensor, norm: LayerNorm, dtype: torch.dtype) -> Tensor:
+    return layer_norm(x, norm.weight, norm.bias, EPS, dtype)
+
+
+def _add_norm(x: Tensor, residual: Tensor, norm: LayerNorm) -> tuple[Tensor, Tensor]:
+    return add_layer_norm(x, residual, norm.weight, norm.bias, EPS)
