@@ -117,6 +117,8 @@ def make_app(
             Route("/v1/responses", responses.create_response, methods=["POST"]),
             Route("/v1/responses/{response_id}", responses.get_response),
             Route("/v1/responses/{response_id}", responses.delete_response, methods=["DELETE"]),
+            Route("/v1/responses/{response_id}/input_items", responses.list_input_items),
+            Route("/v1/responses/{response_id}/cancel", responses.cancel_response, methods=["POST"]),
             Route("/v1/audio/transcriptions", transcriptions.transcriptions, methods=["POST"]),
             Route("/v1/audio/translations", transcriptions.translations, methods=["POST"]),
             Route("/v1/audio/speech", speech.speech, methods=["POST"]),

@@ -272,6 +272,10 @@ def _talk(arguments: argparse.Namespace) -> int:
 def _models(arguments: argparse.Namespace) -> int:
     from voxlane.engine.weights import command
 
+    if arguments.action == "recommend":
+        from voxlane.server.commands.recommend import run_recommend
+
+        return run_recommend(arguments.device, as_json=arguments.json)
     return command.run(arguments)
 
 

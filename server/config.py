@@ -50,6 +50,9 @@ WEBHOOK_SECRET_VARIABLE = "VOXLANE_WEBHOOK_SECRET"
 STORE_PASSWORD_VARIABLE = "VOXLANE_STORE_PASSWORD"
 """The password of the server at store.url."""
 
+KEEPER_FAILURES_VARIABLE = "VOXLANE_KEEPER_FAILURES"
+"""How often the keeper of a cell of `voxlane cluster` has failed. It has no metrics: its cell counts for it."""
+
 TURN_PASSWORD_VARIABLE = "VOXLANE_TURN_PASSWORD"
 """The password of webrtc.ice_username at the relay in webrtc.ice_servers."""
 
@@ -428,6 +431,12 @@ class PhoneKeys:
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in PHONE_KEY_VARIABLES)
+
+
+def read_keeper_failures(environment: Mapping[str, str]) -> int:
+    """Return how often the keeper of this cell has failed; 0 without one."""
+    told = environment.get(KEEPER_FAILURES_VARIABLE, "")
+    return int(told) if told.isdecimal() else 0
 
 
 def read_phone_keys(read: Callable[[str], str]) -> PhoneKeys:

@@ -5,6 +5,7 @@ VoxlaneError
 ├── InvalidRequest           400  the sender's message is wrong; `param` names the field
 │   ├── ContextTooLong       400  prompt and output can never fit the model's context
 │   ├── BadAudio             400  an audio file is broken, or of a kind we do not read
+│   ├── NotInBackground      400  a response that is not made in the background cannot be cancelled
 │   ├── PreviousNotFound     400  the response that a new one follows is not kept
 │   └── UnsupportedParameter 400  a parameter that is known but not supported
 ├── Unauthorized             401
@@ -112,6 +113,16 @@ class BadAudio(InvalidRequest):
     """An audio file is broken, or of a kind that we do not read."""
 
     code, text = "invalid_audio", "The audio cannot be used."
+
+
+class NotInBackground(InvalidRequest):
+    """A response cannot be cancelled: it is not made in the background."""
+
+    code = "not_in_background"
+    text = (
+        "Only a response with `background: true` can be cancelled, and this server makes none: "
+        "to cancel a response that is being made, close its connection."
+    )
 
 
 class PreviousNotFound(InvalidRequest):

@@ -419,6 +419,9 @@ CLIENT_SECRET_SECONDS = (10, 7200)
 CLIENT_SECRET_USUAL_SECONDS = 600
 """Default life of a client secret, as OpenAI has it."""
 
+LISTED_ITEMS = 100
+"""Most input items of a response in one answer."""
+
 RESPONSES_KEPT = 256
 """Responses of one key that `previous_response_id` can name, before the oldest is dropped: 64 MiB at worst."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
@@ -23,6 +23,9 @@ REFUSAL_REASONS = (
     "steps", "blocks", "loop", "first_sound", "sessions", "sessions_per_address", "draining", "no_engine",
 )  # fmt: skip
 """Why conversations are refused before they begin: the measured values of room/, then the limits and states."""
+
+CaughtPart = Literal["http", "connection", "conversation", "phone", "webrtc_call", "webrtc_offer", "keeper"]
+"""The parts of the server that catch every error, so that others go on."""
 
 
 class SharedMetrics:
@@ -99,6 +102,8 @@ class Metrics(Observer):
             self.kv_blocks.labels(block_state)
         for cause in get_args(LossCause):
             self.engine_restarts.labels(cause)
+        for part in get_args(CaughtPart):
+            self.caught_errors.labels(part)
         for outcome in ("written", "missing", "other_owner", "failed"):
             self.store_writes.labels(outcome)
         for outcome in ("found", "unknown", "failed"):
@@ -108,6 +113,10 @@ class Metrics(Observer):
         self.lane_wait.labels("critical")
         if has_engine:
             self.state_changed("starting")
+
+    def caught(self, part: CaughtPart, times: int = 1) -> None:
+        """Count an error that nothing foresaw."""
+        self.caught_errors.labels(part).inc(times)
 
     def _declare_requests(self, registry: CollectorRegistry) -> None:
         self.http_requests = Counter(
@@ -257,6 +266,12 @@ class Metrics(Observer):
         )
         self.process_restarts = Counter(
             "voxlane_process_restarts_total", "Times a server process had to be started again.", registry=registry
+        )
+        self.caught_errors = Counter(
+            "voxlane_caught_errors_total",
+            "Errors that nothing foresaw, by the part of the server that caught them; the log has the traceback.",
+            ["part"],
+            registry=registry,
         )
         self.loop_lag = Histogram(
             "voxlane_loop_lag_seconds",

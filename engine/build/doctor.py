@@ -233,7 +233,7 @@ def _memory(config: EngineConfig, device: torch.device, spec: ModelSpec | None) 
         return
     weights_mib = int(spec.parameters * BYTES[weights_of(config, device.type)]) // MEBIBYTE
     speech_mib = config.asr_memory_mib if config.asr_model else 0
-    if config.tts_model and is_talker(Path(config.tts_model).expanduser()):
+    if config.tts_model and _speaks_by_codec(config.tts_model):
         speech_mib += config.tts_memory_mib
     plan = _plan(config, device, spec, (weights_mib + speech_mib) * MEBIBYTE)
     first = f"chat weights {weights_mib:,} MiB, speech cache {speech_mib:,} MiB, a step {plan.step // MEBIBYTE:,} MiB"
@@ -247,6 +247,14 @@ def _memory(config: EngineConfig, device: torch.device, spec: ModelSpec | None) 
     yield Finding("memory", "chat cache", "good" if enough else "bad", f"{told} (engine.{key})", advice)
     if device.type == "cpu":
         yield from _host_memory(config, weights_mib + speech_mib)
+
+
+def _speaks_by_codec(name: str) -> bool:
+    """Return whether a voice that is here is a codec language model, which has a cache of its own."""
+    try:
+        return is_talker(store.resolve(name, pull_missing=False))
+    except StoreError:
+        return False  # _models reported it
 
 
 def _plan(config: EngineConfig, device: torch.device, spec: ModelSpec, taken_bytes: int) -> CachePlan:

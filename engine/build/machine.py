@@ -1,6 +1,7 @@
 """What this machine can do: how much memory is free, and how quickly it multiplies packed weights.
 
-The speed is measured once and kept in the cache folder, so that later starts are quick and make the same choice.
+The speed of a CPU is measured once and kept in the cache folder, so that later starts are quick and make the same
+choice. A GPU's copy bandwidth is measured each time it is asked for: that takes a few milliseconds.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ SPEED_FILE = "speed.json"
 _OUTPUTS, _INPUTS = 8192, 8192
 """67 million weights, 42 MB: more than the caches of most processors hold, as a model's layers are."""
 
-_TILE_BYTES = 320
-"""16 outputs by 32 inputs of a 4-bit matrix with minimums: see kernels/linear/linear.py."""
+_TILES = {4: (True, 320), 8: (False, 544)}
+"""Whether a measured matrix has minimums, and the bytes of 16 outputs by 32 inputs, by the bits of a weight: see
+kernels/linear/linear.py."""
 
 _FILL = 0x33
 """Every byte of the measured matrix. Two of them as a float16 are 0.22: neither zero nor denormal."""
@@ -36,6 +38,9 @@ _AGREE, _WITHIN, _MOST_S = 3, 1.05, 2.0
 """The shortest time counts when _AGREE times are within this factor of it: a busy machine seldom repeats a good time.
 After _MOST_S seconds the shortest time counts anyway."""
 
+_COPY_BYTES, _COPIES = 1 << 28, 10
+"""What is copied to measure a GPU: five times what its caches hold."""
+
 
 def free_memory_bytes() -> int:
     """Return the memory that this process may still take: the machine's, or its control group's if that is less."""
@@ -43,22 +48,23 @@ def free_memory_bytes() -> int:
     return min(free) if free else 1 << 62  # neither is known: assume no limit
 
 
-def weights_per_second(threads: int) -> float:
-    """Return how many packed 4-bit weights a second this machine multiplies for one row; the first call measures it."""
-    kind = f"{platform.machine()} {native.description()} {_processor()}"
+def weights_per_second(threads: int, bits: int = 4) -> float:
+    """Return how many packed weights a second this machine multiplies for one row; the first call measures it."""
+    kind = f"{platform.machine()} {native.description()} {_processor()}" + ("" if bits == 4 else f" {bits} bits")
     kept = store.cache_root() / SPEED_FILE
     known = _read(kept)
     if kind not in known:
-        known[kind] = measure()
+        known[kind] = measure(bits)
         _write(kept, known)
-        log.info("measured weights_per_second=%.3g threads=%d", known[kind], threads)
+        log.info("measured weights_per_second=%.3g bits=%d threads=%d", known[kind], bits, threads)
     return known[kind]
 
 
-def measure() -> float:
+def measure(bits: int = 4) -> float:
     """Multiply one row with a large packed matrix until the shortest time repeats; return weights a second."""
-    tiles = torch.full((_OUTPUTS // 16, _INPUTS // 32 * _TILE_BYTES), _FILL, dtype=torch.uint8)
-    weight = PackedWeight([PackedPart(4, True, _OUTPUTS, _INPUTS, tiles)])
+    minimums, tile_bytes = _TILES[bits]
+    tiles = torch.full((_OUTPUTS // 16, _INPUTS // 32 * tile_bytes), _FILL, dtype=torch.uint8)
+    weight = PackedWeight([PackedPart(bits, minimums, _OUTPUTS, _INPUTS, tiles)])
     row = torch.ones(1, _INPUTS)
     times: list[float] = []
     until = time.perf_counter() + _MOST_S
@@ -67,6 +73,21 @@ def measure() -> float:
         linear(row, weight)
         times.append(time.perf_counter() - begin)
     return _OUTPUTS * _INPUTS / min(times)
+
+
+def copy_bytes_per_second(device: torch.device) -> float:
+    """Return how many bytes a second a GPU reads and writes when it copies: the shortest of a few copies."""
+    source = torch.zeros(_COPY_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    times: list[float] = []
+    for _ in range(_COPIES):
+        begin.record()
+        target.copy_(source)
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return 2 * _COPY_BYTES / min(times)
 
 
 def _meminfo() -> int | None:

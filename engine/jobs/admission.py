@@ -58,6 +58,10 @@ class TextCodec(Protocol):
         """How the model writes a call."""
 
     @property
+    def call_marks(self) -> dict[int, bytes]:
+        """The spelling of special tokens that mark a call."""
+
+    @property
     def call_starts(self) -> frozenset[int]:
         """The tokens that begin a reply in which a call comes first."""
 

@@ -128,7 +128,11 @@ class TextJob(Job):
         self._lookup_accepted = 0
         forced = must_call(submit)
         free = submit.tool_choice != "none" and not submit.sampling.schema
-        self._reader = CallReader(submit.tools, whole=forced) if submit.tools and (forced or free) else None
+        self._reader: CallReader | None = None
+        self._marks: dict[int, bytes] = {}  # special tokens that only the reader of calls sees
+        if submit.tools and (forced or free):
+            self._reader = CallReader(submit.tools, whole=forced, style=tokenizer.call_style)
+            self._marks = {} if forced else tokenizer.call_marks
         least, bound = submit.sampling.loop_tokens, forced or submit.sampling.schema or submit.sampling.ignore_eos
         self._guard = LoopGuard(least) if least and not bound else None
         self._repeated = ""  # held back: dropped if it proves to be a loop
@@ -283,7 +287,7 @@ class TextJob(Job):
         request.last_token_s = now
         # A model's vocabulary may be padded past the tokenizer's: such a token has no text.
         silent = token in self._silent_ids or token >= self._vocabulary
-        piece = b"" if silent else self._bytes_of(token)
+        piece = self._marks.get(token, b"") if silent else self._bytes_of(token)
         if choice.logprob is not None and not silent:
             top = tuple((self._spelling(token), logprob) for token, logprob in choice.top)
             self._logprobs.append(TokenLogprob(piece, choice.logprob, top))

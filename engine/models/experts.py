@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,17 +16,30 @@ from voxlane.engine.models.loading import TensorReader, Weight
 
 def read_experts(reader: TensorReader, experts: Experts, hidden: int, prefix: str) -> ExpertWeights:
     """Read the experts of the layer whose names begin with `prefix`."""
-    inner, names = experts.inner, [f"{prefix}experts.{index}." for index in range(experts.count)]
+    gate_up, down = _matrices(reader, experts, hidden, f"{prefix}experts.")
     return ExpertWeights(
         router=reader.floats(f"{prefix}gate.weight", (experts.count, hidden)).contiguous(),
         router_bias=reader.vector(f"{prefix}expert_bias", experts.count) if experts.biased else None,
-        gate_up=tuple(
-            reader.matrix([f"{name}w1.weight", f"{name}w3.weight"], [inner, inner], hidden) for name in names
-        ),
-        down=tuple(reader.matrix([f"{name}w2.weight"], [hidden], inner) for name in names),
+        gate_up=tuple(gate_up),
+        down=tuple(down),
         chosen=experts.chosen,
         normed=experts.normed,
         scale=experts.scale,
+    )
+
+
+def _matrices(
+    reader: TensorReader, experts: Experts, hidden: int, prefix: str
+) -> tuple[Sequence[Weight], Sequence[Weight]]:
+    """Return each expert's gate with its input, and its output: a tensor each in the file, or one for all experts."""
+    count, inner = experts.count, experts.inner
+    if reader.has(f"{prefix}gate_up_proj"):
+        gate_up = reader.matrices(f"{prefix}gate_up_proj", count, 2 * inner, hidden)
+        return gate_up, reader.matrices(f"{prefix}down_proj", count, hidden, inner)
+    names = [f"{prefix}{index}." for index in range(count)]
+    return (
+        [reader.matrix([f"{name}w1.weight", f"{name}w3.weight"], [inner, inner], hidden) for name in names],
+        [reader.matrix([f"{name}w2.weight"], [hidden], inner) for name in names],
     )
 
 

@@ -59,6 +59,18 @@ class TensorReader:
         parts = [self._floats(name, shape).to(self.device, dtype) for name, shape in shapes]
         return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
 
+    def has(self, name: str) -> bool:
+        """Return whether the file holds this tensor."""
+        return name in self._aliases
+
+    def matrices(self, name: str, count: int, outs: int, inputs: int) -> list[Weight]:
+        """Return the matrices of a tensor [count, outs, inputs] one by one, stored as the mode says."""
+        whole = self._floats(name, (count, outs, inputs))
+        if self._mode == "packed" and inputs % GROUP == 0:
+            return [PackedWeight([pack_part(quantise(part), self.device)]) for part in whole]
+        dtype = torch.bfloat16 if self._mode == "bfloat16" else torch.float32
+        return [part.to(self.device, dtype).contiguous() for part in whole]
+
     def table(self, names: Sequence[str], outs: Sequence[int], inputs: int) -> Tensor:
         """Return embedding tables [out, inputs] one after the other, never packed: rows are looked up."""
         dtype = torch.bfloat16 if self._mode == "bfloat16" else torch.float32

@@ -64,8 +64,9 @@ class ChatTemplate:
         self._one_at_a_time = threading.Lock()
         try:
             tree = self._environment.parse(source)
+            self.shows_tools = "tools" in meta.find_undeclared_variables(tree)
             # A template is used for tools only if it writes both the tools and the calls.
-            self.knows_tools = "tool_calls" in source and "tools" in meta.find_undeclared_variables(tree)
+            self.knows_tools = "tool_calls" in source and self.shows_tools
             code = self._environment.compile(_Limits().visit(tree))
             self._template = jinja2.Template.from_code(self._environment, code, self._environment.globals)
         except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, ValueError) as error:

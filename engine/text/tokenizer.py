@@ -7,7 +7,7 @@ is ten ordinary characters. vocabularies/ knows the file formats, chat_template.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +17,16 @@ from voxlane.engine.api import ChatMessage, Tool
 from voxlane.engine.errors import WeightsError
 from voxlane.engine.text.chat_template import FALLBACK_SOURCE, ChatTemplate, ChatTemplateError
 from voxlane.engine.text.known_texts import KnownTexts
-from voxlane.engine.text.tools import CALL, RESULT, CallStyle, called, declarations, entry, spelt_out, strings
+from voxlane.engine.text.tools import (
+    LFM2_STYLE,
+    CallStyle,
+    called,
+    declarations,
+    entry,
+    python_calls,
+    spelt_out,
+    strings,
+)
 from voxlane.engine.text.vocabularies.gguf import from_gguf
 from voxlane.engine.text.vocabularies.tokenizer_json import from_directory
 from voxlane.engine.text.vocabularies.vocab_merges import has_pair
@@ -50,9 +59,12 @@ class Tokenizer:
         self._first_characters = "".join({re.escape(text[0]) for text in vocabulary.controls})
         longest_first = sorted(vocabulary.controls, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        marks = self._encode_plain(_SENTENCE_ENDS, first=False)
-        self._sentence_ends = frozenset(ids[0] for ids in marks if len(ids) == 1)
-        self.call_starts, self.result_starts = self._starts_of(CALL), self._starts_of(RESULT)
+        ends = self._encode_plain(_SENTENCE_ENDS, first=False)
+        self._sentence_ends = frozenset(ids[0] for ids in ends if len(ids) == 1)
+        lfm2 = self._template.shows_tools and LFM2_STYLE.marks.call in vocabulary.controls
+        self._call_style = LFM2_STYLE if lfm2 else self._template.call_style
+        marks = self.call_style.marks
+        self.call_starts, self.result_starts = self._starts_of(marks.call), self._starts_of(marks.result)
 
     @classmethod
     def open(cls, path: str | Path) -> Tokenizer:
@@ -139,10 +151,19 @@ class Tokenizer:
     @property
     def call_style(self) -> CallStyle:
         """How this model writes a call."""
-        return self._template.call_style
+        return self._call_style
+
+    @property
+    def call_marks(self) -> dict[int, bytes]:
+        """The spelling of special tokens that mark a call: they are no text, but a reader of calls needs them."""
+        marks, controls = self._call_style.marks, self._vocabulary.controls
+        found = {controls[text].id: text.encode() for text in (marks.call, marks.end, marks.result) if text in controls}
+        return {token: text for token, text in found.items() if token in self.special_ids}
 
     def _starts_of(self, mark: str) -> frozenset[int]:
         """Return the tokens that this model begins a reply with if `mark` is the first thing in it."""
+        if self._call_style.python and mark in self._vocabulary.controls:
+            return frozenset({self._vocabulary.controls[mark].id})
         guard = self._unused((), ())
         encoded = [self._encode_rendered(space + mark, guard, first=False) for space in ("", " ", "\n", "\n\n")]
         return frozenset(ids[0] for ids in encoded if ids)
@@ -169,10 +190,10 @@ class Tokenizer:
         """Return the conversation as text, and the guard: a character before text that looks like a control token."""
         guard = self._unused(messages, tools)
         names, shown = called(messages), declarations(tools)
-        if not self._template.knows_tools:
+        if not self._template.knows_tools and not self._call_style.python:
             messages, shown = spelt_out(messages, tools), []
         rendered = self._template.render(
-            [self._guarded_all(entry(message, names), guard) for message in messages],
+            [self._entry(message, names, guard) for message in messages],
             {
                 **self._vocabulary.variables,
                 "add_generation_prompt": add_generation_prompt,
@@ -181,6 +202,15 @@ class Tokenizer:
             },
         )
         return rendered, guard
+
+    def _entry(self, message: ChatMessage, names: Mapping[str, str], guard: str) -> dict[str, Any]:
+        """Return a message as the template takes it; calls that the template would not write are in its text."""
+        shown: dict[str, Any] = self._guarded_all(entry(message, names), guard)
+        if message.tool_calls and not self._template.knows_tools and self._call_style.python:
+            marks = self._call_style.marks
+            calls = self._guarded(python_calls(message), guard)
+            shown["content"] = f"{marks.call}{calls}{marks.end}{shown['content']}"
+        return shown
 
     def _encode_rendered(
         self, rendered: str, guard: str, *, first: bool = True, tenant: str | None = None

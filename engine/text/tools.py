@@ -1,11 +1,13 @@
 """Function calling as text: describes tools to a model whose template does not know tools, and parses a model's calls.
 Pure; it knows no token and no template.
 
-The format is that of Hermes, which most small models know: <tool_call>{"name": …, "arguments": …}</tool_call>.
+The format is that of Hermes, which most small models know: <tool_call>{"name": …, "arguments": …}</tool_call>. LFM2 has
+marks of its own, and Python between them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from voxlane.engine.api import ChatMessage, Tool
+from voxlane.engine.text.python_calls import NotCallsError, read_calls, write_call
 from voxlane.engine.text.schema import SchemaError, json_object
 
 MAX_TOOLS = 128
@@ -50,11 +53,28 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class CallMarks:
+    """What a model writes around calls, and before the result of one."""
+
+    call: str = CALL
+    end: str = CALL_END
+    result: str = RESULT
+
+
+@dataclass(frozen=True, slots=True)
 class CallStyle:
     """How a model writes a call: the text before the JSON, and the key of the arguments."""
 
     opening: str = f"{CALL}\n"
     key: str = "arguments"
+    marks: CallMarks = CallMarks()
+    python: bool = False  # calls are Python, unless the engine demands one: then they are JSON
+
+
+_LFM2_MARKS = CallMarks("<|tool_call_start|>", "<|tool_call_end|>", "<|tool_response_start|>")
+
+LFM2_STYLE = CallStyle(opening=_LFM2_MARKS.call, marks=_LFM2_MARKS, python=True)
+"""<|tool_call_start|>[get_weather(city="Paris")]<|tool_call_end|>; the marks are tokens that are never text."""
 
 
 def check_tools(tools: Sequence[Tool], choice: str) -> None:
@@ -111,6 +131,12 @@ def called(messages: Sequence[ChatMessage]) -> dict[str, str]:
     return {use.call_id: use.name for message in messages for use in message.tool_calls}
 
 
+def python_calls(message: ChatMessage) -> str:
+    """Return the calls of a message as a list in Python."""
+    calls = (write_call(use.name, _object(use.arguments, "a call's arguments")) for use in message.tool_calls)
+    return f"[{', '.join(calls)}]"
+
+
 def spelt_out(messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> list[ChatMessage]:
     """Return a conversation with its tools, calls and results written as plain text of ordinary roles."""
     plain: list[ChatMessage] = []
@@ -155,11 +181,14 @@ class CallReader:
     Text that looks like a call and is none stays text. With `whole`, all of the output is one call.
     """
 
-    def __init__(self, tools: Sequence[Tool], *, whole: bool = False) -> None:
+    def __init__(self, tools: Sequence[Tool], *, whole: bool = False, style: CallStyle | None = None) -> None:
+        style = style or CallStyle()
         self._names = frozenset(tool.name for tool in tools)
+        self._marks = style.marks
+        self._python = style.python
         self._whole = whole
         self._held = ""
-        self._inside = False  # `_held` begins with CALL
+        self._inside = False  # `_held` begins with the mark of a call
         self._fresh = True  # only white space since the start or the last call
         self._calls = 0
         self.over = False  # the model has begun to invent a result
@@ -181,31 +210,35 @@ class CallReader:
             return []
         if self._whole:
             return list(self._parsed(held) or ())  # an unfinished call is dropped
-        body = held.removeprefix(CALL) if self._inside else held
+        body = held.removeprefix(self._marks.call) if self._inside else held
         calls = self._parsed(body) if self._inside or self._fresh else None
         if calls:
             return list(calls)
+        if self._inside and self._python:
+            return [body] if body else []
         return [held] if held and not (self._fresh and self._calls and held.isspace()) else []
 
     def _advance(self, pieces: list[str | Call]) -> bool:
         """Handle the first part of the held text if it is final; return whether it was."""
+        marks = self._marks
         if self._inside:
-            end = self._held.find(CALL_END)
+            end = self._held.find(marks.end)
             if end < 0:
                 return False
-            raw, self._held = self._held[: end + len(CALL_END)], self._held[end + len(CALL_END) :]
+            raw, self._held = self._held[: end + len(marks.end)], self._held[end + len(marks.end) :]
             self._inside = False
-            calls = self._parsed(raw[len(CALL) : end])
-            pieces.extend(calls or [raw])
+            inner = raw[len(marks.call) : end]
+            calls = self._parsed(inner)
+            pieces.extend(calls or [inner if self._python else raw])  # marks that are tokens are never shown
             self._fresh = bool(calls)
             self._calls += len(calls or ())
             return True
-        marks = (CALL, RESULT) if self._calls else (CALL,)
-        places = [(place, mark) for mark in marks if (place := self._held.find(mark)) >= 0]
+        sought = (marks.call, marks.result) if self._calls else (marks.call,)
+        places = [(place, mark) for mark in sought if (place := self._held.find(mark)) >= 0]
         if self._fresh and (not self._held.strip() or self._may_be_bare()):
             return False
         if not places:
-            certain = len(self._held) - max(_overlap(self._held, mark) for mark in marks)
+            certain = len(self._held) - max(_overlap(self._held, mark) for mark in sought)
             if not (self._fresh and self._held[:certain].isspace()):  # white space before a call belongs to the call
                 self._show(self._held[:certain], pieces)
                 self._held = self._held[certain:]
@@ -213,8 +246,8 @@ class CallReader:
         place, mark = min(places)
         self._show(self._held[:place], pieces)
         self._held = self._held[place:]
-        self._inside = mark == CALL
-        self.over = mark == RESULT
+        self._inside = mark == marks.call
+        self.over = mark == marks.result
         return not self.over
 
     def _show(self, text: str, pieces: list[str | Call]) -> None:
@@ -230,14 +263,21 @@ class CallReader:
         return bool(start) and not self._calls and _BARE.startswith(start)
 
     def _parsed(self, text: str) -> list[Call] | None:
-        """Return the calls in a JSON text, one or a list, or None if it is anything else."""
+        """Return the calls in a text, one or a list in the model's style or as JSON, or None if it is anything else."""
         try:
-            value = _loads(text)
+            value = self._value(text)
         except (ValueError, RecursionError):
             return None
         calls = [self._call(item) for item in (value if isinstance(value, list) else [value])]
         sound = [call for call in calls if call is not None]
         return sound if sound and len(sound) == len(calls) else None
+
+    def _value(self, text: str) -> Any:
+        """Return calls as JSON has them, or raise ValueError."""
+        if self._python:
+            with contextlib.suppress(NotCallsError):
+                return [{"name": name, "arguments": arguments} for name, arguments in read_calls(text)]
+        return _loads(text)
 
     def _call(self, value: object) -> Call | None:
         if not isinstance(value, dict) or not isinstance(name := value.get("name"), str) or name not in self._names:

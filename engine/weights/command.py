@@ -1,6 +1,7 @@
 """`voxlane models list | pull | path | rm`: the store's functions on a terminal.
 
-It prints; store.py does the work.
+It prints; store.py does the work. `voxlane models recommend` measures the machine, which is the work of other modules:
+here it only has its arguments.
 """
 
 from __future__ import annotations
@@ -25,14 +26,18 @@ _KEYS = {"chat": "model", "asr": "asr_model", "tts": "tts_model"}
 _MORE = """
 To choose a model: --model (chats), --asr-model (listens), --tts-model (speaks), or the same under [engine] in the file
 of --config. A model that is not here is fetched on first use, or by `voxlane models pull NAME`. Other models are given
-by path (a GGUF file, a safetensors directory) or as hf:OWNER/REPO. A mirror is a third party's copy of a publisher's
-file, checked by its hash: `models pull --no-mirrors`, or mirrors = false under [weights], does not use it."""
+by path (a GGUF file, a safetensors directory) or as hf:OWNER/REPO; `voxlane models recommend` names those that suit
+this machine. A mirror is a third party's copy of a publisher's file, checked by its hash: `models pull --no-mirrors`,
+or mirrors = false under [weights], does not use it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the four actions to the parser of `voxlane models`."""
+    """Add the five actions to the parser of `voxlane models`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     actions.add_parser("list", help="show the models that have a name: what for, how large, whether here (the default)")
+    parser = actions.add_parser("recommend", help="show which models suit this machine: size, memory, speed, licence")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="for which device (auto)")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     for action, meaning in (
         ("pull", "fetch a model into the cache"),
         ("path", "print where a pulled model lies"),

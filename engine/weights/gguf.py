@@ -1,7 +1,7 @@
 """GGUF files as named tensors: memory-mapped, dequantised on demand, under Hugging Face's names and conventions.
 
-It undoes what GGUF's converters do to a checkpoint (interleaved q and k rows, norms with 1 added). So a model does not
-depend on the format of its file.
+It undoes what GGUF's converters do to a checkpoint (interleaved q and k rows, norms with 1 added, all experts in one
+tensor). So a model does not depend on the format of its file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from voxlane.engine.errors import WeightsError
 from voxlane.engine.weights import gguf_blocks
 from voxlane.engine.weights.gguf_header import TensorInfo, Value, map_file, read_header
-from voxlane.engine.weights.gguf_names import architecture_of, config, tensor_names
+from voxlane.engine.weights.gguf_names import architecture_of, config, named_tensors
 from voxlane.engine.weights.tensors import Blocks
 
 _FLOATS = {Kind.F32: torch.float32, Kind.F16: torch.float16, Kind.BF16: torch.bfloat16}
@@ -38,7 +38,7 @@ class GGUFFile:
         self._data = map_file(path)
         self._header = read_header(path, self._data)
         self._architecture = architecture_of(self._header)
-        self._names = tensor_names(self._header)
+        self._tensors = named_tensors(self._header)
         for info in self._header.tensors.values():
             if info.kind not in SUPPORTED:
                 raise WeightsError(path, f"tensor {info.name!r} is {info.kind.name}, which cannot be read; {_ADVICE}")
@@ -56,12 +56,14 @@ class GGUFFile:
 
     def names(self) -> list[str]:
         """Return every tensor's name."""
-        return list(self._names)
+        return list(self._tensors)
 
     def tensor(self, name: str) -> Tensor:
         """Return one tensor: float types as they are stored, quantised types as float32."""
-        info = self._header.tensors[self._names[name]]
+        info = self._tensors[name]
         tensor = self._floats(info)
+        if name.endswith(".conv.conv.weight"):  # [channels, taps] in the file
+            return tensor[:, None]
         if self._architecture.norm_offset and name.endswith("norm.weight"):
             return tensor.to(torch.float32) - self._architecture.norm_offset
         order = self._row_order(name, info)
@@ -69,7 +71,7 @@ class GGUFFile:
 
     def blocks(self, name: str) -> Blocks | None:
         """Return one matrix as its stored codes, or None if it is stored as floats."""
-        info = self._header.tensors[self._names[name]]
+        info = self._tensors[name]
         if info.kind not in gguf_blocks.KINDS or len(info.shape) != 2:
             return None
         return gguf_blocks.decode(self._rows(info), info.kind, self._row_order(name, info))

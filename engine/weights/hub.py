@@ -1,7 +1,8 @@
 """Files of Hugging Face repositories, through huggingface_hub.
 
 The library downloads the files, continues after a lost connection, and keeps repositories in its own layout. This
-module adds progress, errors of one line, and a limit on how long the hub may take for its first answer.
+module adds progress, errors of one line, a limit on how long the hub may take for its first answer, and a check of the
+hashes: the library takes any bytes of the right number, even those of two files.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import errno
 import fnmatch
 import glob
+import hashlib
 import os
 import re
 import shutil
@@ -19,10 +21,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from voxlane.engine.errors import FetchError
+from voxlane.engine.errors import FetchError, WeightsError
 from voxlane.engine.weights.catalog import HubSource, ModelFile
 
 Progress = Callable[[float], None]
+Check = Callable[[Path], None]
 T = TypeVar("T")
 
 PATTERNS = ("*.json", "*.safetensors", "*.jinja", "merges.txt", "LICENSE*")
@@ -37,15 +40,31 @@ ANSWER_S = 8.0
 POLL_S = 0.2
 """How often the growing files are measured."""
 
+TRIES = 2
+"""How often a download is begun whose bytes are not those that the hub announced."""
+
+XET_SETTINGS = {"HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "3", "HF_XET_CLIENT_RETRY_MAX_DURATION": "30s"}
+"""Without these the library tries for six minutes to reach the hub's other storage, and says nothing meanwhile."""
+
+_RANGE_NOT_SATISFIABLE = 416
+
 
 class _Unreachable(Exception):
     """The hub did not answer."""
 
 
-def fetch_hub(source: HubSource, cache: Path, progress: Progress = lambda done: None, *, local: bool = False) -> Path:
+def fetch_hub(
+    source: HubSource,
+    cache: Path,
+    progress: Progress = lambda done: None,
+    *,
+    local: bool = False,
+    check: Check = lambda path: None,
+) -> Path:
     """Return the file or directory of a Hugging Face source; `local` looks in the cache only.
 
-    One process at a time may fetch a repository into a cache. A thread calls `progress`.
+    One process at a time may fetch a repository into a cache. A thread calls `progress`. `check` raises WeightsError
+    for a large file whose hash is not the one in its name.
     """
     import httpx2  # here, like the library: only a pull needs it
 
@@ -55,15 +74,17 @@ def fetch_hub(source: HubSource, cache: Path, progress: Progress = lambda done: 
         blobs = _repository(cache, source.repo) / "blobs"
         _remove_unfinished(blobs)
         try:
-            files = _ask(lambda: _list_files(source))
+            there = _ask(lambda: _list_files(source))
         except (OSError, ValueError, RuntimeError, httpx2.HTTPError, _Unreachable) as error:
             try:
                 path = _cached(source, cache)
             except (OSError, FetchError):
                 raise error from None
         else:
+            files = _wanted(source, there)
+            _check_space(cache, blobs, files)
             with _watched(lambda: _share(blobs, files), progress):
-                path = _download(source, cache)
+                path = _download_checked(source, cache, blobs, check)
         if source.file is None:
             (path / COMPLETE).touch()
         progress(1.0)
@@ -93,7 +114,8 @@ def fetch_hub_file(source: HubSource, file: ModelFile, downloads: Path, target: 
         if re.fullmatch(r"[0-9a-f]{64}", metadata.etag or "") and metadata.etag != file.sha256:
             raise FetchError(f"{source.repo} now has another {source.file}, with sha256 {metadata.etag}")
         with _watched(lambda: sum(map(_size, folder.rglob("*.incomplete"))) / file.size, progress):
-            hub.hf_hub_download(source.repo, source.file, revision=source.revision, local_dir=folder, token=token)
+            options = {"revision": source.revision, "local_dir": folder, "token": token}
+            _or_over_http(lambda: hub.hf_hub_download(source.repo, source.file, **options))
     return path
 
 
@@ -119,6 +141,8 @@ def _repository(cache: Path, repo: str) -> Path:
 
 def _library() -> Any:
     """Return huggingface_hub, without its own progress bars and warnings. It is imported when it is needed."""
+    for name, value in XET_SETTINGS.items():
+        os.environ.setdefault(name, value)
     import huggingface_hub.utils
 
     utils: Any = huggingface_hub.utils
@@ -149,15 +173,99 @@ def _ask(question: Callable[[], T]) -> T:
         raise _Unreachable(str(error)) from error
 
 
-def _list_files(source: HubSource) -> dict[str, int]:
-    """Return the sizes of the files to fetch by their names in the library's cache."""
+def _list_files(source: HubSource) -> list[Any]:
+    """Return what the hub tells about each file of a repository: its name, its size, and the hash."""
     info = _library().HfApi().model_info(source.repo, revision=source.revision, files_metadata=True, timeout=ANSWER_S)
+    return list(info.siblings or ())
+
+
+def _wanted(source: HubSource, there: list[Any]) -> dict[str, int]:
+    """Return the sizes of the files to fetch by their names in the library's cache, or raise FetchError."""
     patterns = PATTERNS if source.file is None else (glob.escape(source.file),)
-    return {
-        one.lfs.sha256 if one.lfs is not None else str(one.blob_id): one.size or 0
-        for one in info.siblings or ()
-        if any(fnmatch.fnmatch(one.rfilename, pattern) for pattern in patterns)
-    }
+    wanted = [one for one in there if any(fnmatch.fnmatch(one.rfilename, pattern) for pattern in patterns)]
+    _check_choice(source, [one.rfilename for one in there], [one.rfilename for one in wanted])
+    return {one.lfs.sha256 if one.lfs is not None else str(one.blob_id): one.size or 0 for one in wanted}
+
+
+def _check_choice(source: HubSource, there: list[str], wanted: list[str]) -> None:
+    """Raise FetchError if a repository has no such file, or if the files for a whole model are not among its files."""
+    packed = [name for name in there if name.endswith(".gguf")]
+    some = "; it has " + ", ".join(packed[:3]) + (" and others" if packed[3:] else "") if packed else ""
+    if source.file is not None and not wanted:
+        raise FetchError(f"{source.repo} has no file {source.file}{some}")
+    if source.file is None and not any(name.endswith(".safetensors") for name in wanted):
+        advice = (
+            f"name one of its files: hf:{source.repo}#{packed[0]}" if packed else "pickled weights are never fetched"
+        )
+        raise FetchError(f"{source.repo} has no safetensors", advice)
+
+
+def _check_space(cache: Path, blobs: Path, files: dict[str, int]) -> None:
+    """Raise OSError if the disk has no room for the files that are not here yet."""
+    cache.mkdir(parents=True, exist_ok=True)
+    needed = sum(size for name, size in files.items() if not (blobs / name).exists())
+    free = shutil.disk_usage(cache).free
+    if free < needed:
+        raise OSError(errno.ENOSPC, f"{needed >> 20} MiB are needed and {free >> 20} MiB are free", str(cache))
+
+
+def _download_checked(source: HubSource, cache: Path, blobs: Path, check: Check) -> Path:
+    """Download what is missing until every new file has the hash that the hub announced, or raise FetchError.
+
+    A file can change between two parts of its download. Then its bytes are wrong, or the server refuses the range. A
+    download that is begun again takes the new file.
+    """
+    from huggingface_hub import errors
+
+    before = {path.name for path in blobs.glob("*")}
+    for last in (False,) * (TRIES - 1) + (True,):
+        try:
+            path = _or_over_http(lambda: _download(source, cache))
+        except errors.HfHubHTTPError as error:
+            if last or error.response.status_code != _RANGE_NOT_SATISFIABLE:
+                raise
+            continue
+        if not _remove_damaged(path, [blob for blob in blobs.glob("*") if blob.name not in before], check):
+            return path
+    raise FetchError(
+        f"{source.repo} sent other bytes than the hash that it announced; they were removed", "try again later"
+    )
+
+
+def _remove_damaged(path: Path, new: list[Path], check: Check) -> bool:
+    """Remove the files whose hashes are wrong; return whether there were any."""
+    damaged = [blob for blob in new if not _announced(blob)]
+    for blob in damaged:
+        blob.unlink()
+    while True:
+        try:
+            check(path)
+        except WeightsError as error:
+            damaged.append(Path(error.path))
+            damaged[-1].unlink()
+        else:
+            return bool(damaged)
+
+
+def _announced(blob: Path) -> bool:
+    """Return whether a small file has the hash in its name: the hub names it by git's, other servers by its own."""
+    if not re.fullmatch(r"[0-9a-f]{40}", blob.name):
+        return True  # a large file, which the caller checks, or a server's own way to name files
+    content = blob.read_bytes()
+    hashes = (hashlib.sha1(b"blob %d\0" % len(content) + content), hashlib.sha1(content))
+    return blob.name in (one.hexdigest() for one in hashes)
+
+
+def _or_over_http(download: Callable[[], T]) -> T:
+    """Return what a download returns. If the hub's newer storage cannot serve, it is begun again over HTTP."""
+    constants = _library().constants
+    try:
+        return download()
+    except RuntimeError:
+        if constants.HF_HUB_DISABLE_XET:
+            raise
+        constants.HF_HUB_DISABLE_XET = True
+        return download()
 
 
 def _download(source: HubSource, cache: Path, *, local: bool = False) -> Path:
@@ -227,20 +335,47 @@ def _one_line_errors(source: HubSource, advice: str) -> Iterator[None]:
     try:
         yield
     except errors.GatedRepoError as error:
-        raise FetchError(f"{repo} is gated", "accept its terms on its page and run `hf auth login`") from error
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        raise FetchError(f"Hugging Face has no repository {repo} with that revision, or it is private") from error
+        raise FetchError(f"{repo} is gated", _gated_advice(repo)) from error
+    except errors.RevisionNotFoundError as error:
+        raise FetchError(f"{repo} has no revision {source.revision or 'main'}") from error
+    except errors.RepositoryNotFoundError as error:
+        advice = "check its name; for a private one run `hf auth login` or set HF_TOKEN"
+        raise FetchError(f"Hugging Face has no repository {repo}, or it is private", advice) from error
     except errors.OfflineModeIsEnabled as error:
         raise FetchError(f"HF_HUB_OFFLINE is set, which forbids Hugging Face for {repo}") from error
     except (errors.LocalEntryNotFoundError, _Unreachable) as error:
+        if isinstance(error.__cause__, errors.HfHubHTTPError):  # the hub answered, but not with the file
+            raise _refused(repo, error.__cause__.response) from error
         raise FetchError(f"could not reach Hugging Face for {repo}", advice) from error
     except errors.EntryNotFoundError as error:
         raise FetchError(f"{repo} has no file {source.file}") from error
     except errors.HfHubHTTPError as error:
-        raise FetchError(f"Hugging Face answered {error.response.status_code} for {repo}") from error
+        raise _refused(repo, error.response) from error
     except httpx2.HTTPError as error:
         raise FetchError(f"the connection to Hugging Face was lost for {repo}", "pull again") from error
     except (OSError, ValueError, RuntimeError) as error:
         if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise FetchError(f"could not fetch {repo}: {error}") from error
+
+
+def _gated_advice(repo: str) -> str:
+    accept = f"accept its terms on https://huggingface.co/{repo}"
+    if _library().get_token() is None:
+        return f"{accept}, then run `hf auth login` or set HF_TOKEN"
+    return f"{accept} with the account of your token"
+
+
+def _refused(repo: str, response: Any) -> FetchError:
+    """Return the error for an answer of the hub that is no file, with what to do about it."""
+    status: int = response.status_code
+    if status == 401:
+        advice = "your token is not valid" if _library().get_token() else "it asks for a token"
+        return FetchError(f"Hugging Face answered 401 for {repo}", f"{advice}: run `hf auth login`, or set HF_TOKEN")
+    if status == 429:
+        wait = response.headers.get("Retry-After", "")
+        when = f"pull again in {wait} s" if wait.isdecimal() else "pull again in a few minutes"
+        return FetchError(f"Hugging Face allows no more requests for now, asked for {repo}", when)
+    if status >= 500:
+        return FetchError(f"Hugging Face answered {status} for {repo}", "it has a problem of its own: pull again later")
+    return FetchError(f"Hugging Face answered {status} for {repo}")

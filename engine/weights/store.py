@@ -121,7 +121,7 @@ def pull(
     if name.startswith("hf:"):
         source = _hub_source(name)
         with _filesystem_errors(name), _lock(_hub_lock(source)):
-            return fetch_hub(source, _hub(), progress)
+            return fetch_hub(source, _hub(), progress, check=lambda path: check_files(name, path))
     model = _model(name)
     if model.package:
         return path(name)

@@ -1,4 +1,4 @@
-"""POST /v1/responses, and GET and DELETE of kept responses: chat completions in the words of the Responses API.
+"""POST /v1/responses, and what can be done with kept responses: chat completions in the words of the Responses API.
 
 Parameters are read by responses_request.py, answers are written by responses_reply.py, chat_engine.py asks the engine.
 """
@@ -18,9 +18,10 @@ from voxlane.server.api.chat_engine import Outputs, check_allowed, submitted
 from voxlane.server.api.chat_request import ChatRequest
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
-from voxlane.server.api.responses_reply import RESPONSE_PREFIX, Event, ResponseWriter, response_of_item
+from voxlane.server.api.responses_reply import RESPONSE_PREFIX, Event, ResponseWriter, item_page, response_of_item
 from voxlane.server.api.responses_request import InputItem, KeptResponse, ResponsesRequest
 from voxlane.server.errors import (
+    NotInBackground,
     PreviousNotFound,
     ResponseNotFound,
     StoreUnavailable,
@@ -66,6 +67,24 @@ async def delete_response(request: Request) -> Response:
     return json_response({"id": response_id, "object": "response", "deleted": True})
 
 
+async def list_input_items(request: Request) -> Response:
+    """Answer GET /v1/responses/{response_id}/input_items."""
+    desk = ResponseDesk(service_of(request), account_of(request.scope))
+    kept = desk.kept(request.path_params["response_id"])
+    if kept is None:
+        raise ResponseNotFound
+    query = responses_request.read_query(request.query_params.multi_items())
+    return json_response(item_page(kept.context(), query))
+
+
+async def cancel_response(request: Request) -> Response:
+    """Answer POST /v1/responses/{response_id}/cancel: no response is made in the background, so none can be."""
+    desk = ResponseDesk(service_of(request), account_of(request.scope))
+    if desk.kept(request.path_params["response_id"]) is None:
+        raise ResponseNotFound
+    raise NotInBackground
+
+
 class ResponseDesk:
     """The responses that are kept for one tenant."""
 
@@ -109,7 +128,8 @@ class ResponseDesk:
         response_id = response_of_item(reference.id or "")
         if response_id not in known:
             kept = self.kept(response_id)
-            known[response_id] = {} if kept is None else {item.id: item for item in kept.output()}
+            items = () if kept is None else (*kept.input, *kept.output())
+            known[response_id] = {item.id: item for item in items}
         found = known[response_id].pop(reference.id, None)
         if found is None:
             raise responses_request.no_reference(index)
@@ -131,8 +151,9 @@ class ResponsesResponse:
         self._ask = ask
         self._chat = chat
         self._before = before
-        self._own = own
-        self._id = f"{RESPONSE_PREFIX}{secrets.token_hex(24)}"
+        key = secrets.token_hex(24)
+        self._id = f"{RESPONSE_PREFIX}{key}"
+        self._own = responses_request.named(own, key)
         model = chat.model or desk.service.model_names[0]
         self._writer = ResponseWriter(ask, self._id, int(time.time()), model)
 

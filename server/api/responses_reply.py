@@ -5,25 +5,26 @@ One writer serves both forms of an answer: an answer that is not streamed is the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import to_builtins
 
 from voxlane.engine.api import Finished, RequestStats, Started, Text, TokenLogprob, ToolCall
+from voxlane.server.api.bodies import wrong
 from voxlane.server.api.chat_reply import FINISH_REASONS, ChatOutput, token_logprobs
-from voxlane.server.api.responses_request import LOGPROBS, ResponsesRequest
+from voxlane.server.api.responses_request import LOGPROBS, InputItem, InputItemsQuery, ResponsesRequest, text_of
 from voxlane.server.errors import Overloaded, VoxlaneError
 
 Event = dict[str, Any]
 
 RESPONSE_PREFIX = "resp_"
-_MESSAGE_PREFIX, _CALL_PREFIX = "msg_", "fc_"
+_MESSAGE_PREFIX, _CALL_PREFIX, _RESULT_PREFIX = "msg_", "fc_", "fco_"
 
 
 def response_of_item(item_id: str) -> str:
     """Return the id of the response that has made an item, "" for an item of another origin."""
-    for prefix in (_MESSAGE_PREFIX, _CALL_PREFIX):
+    for prefix in (_MESSAGE_PREFIX, _CALL_PREFIX, _RESULT_PREFIX):
         if item_id.startswith(prefix):
             return RESPONSE_PREFIX + item_id.removeprefix(prefix).rpartition("_")[0]
     return ""
@@ -209,3 +210,38 @@ def _usage(stats: RequestStats) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": stats.prompt_tokens + stats.output_tokens,
     }
+
+
+# ---- the items that led to a response
+
+
+def item_page(items: Sequence[InputItem], query: InputItemsQuery) -> dict[str, Any]:
+    """Return one page of input items; raise InvalidRequest if `after` is none of them."""
+    told = [_input_item(item) for item in (items if query.order == "asc" else reversed(items))]
+    if query.after is not None:
+        places = [place for place, item in enumerate(told) if item["id"] == query.after]
+        if not places:
+            raise wrong("after", "is not the id of an input item of this response")
+        told = told[places[0] + 1 :]
+    page = told[: query.limit]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else "",
+        "last_id": page[-1]["id"] if page else "",
+        "has_more": len(told) > len(page),
+    }
+
+
+def _input_item(item: InputItem) -> dict[str, Any]:
+    about = {"id": item.id, "type": item.type, "status": "completed"}
+    match item.type:
+        case "function_call":
+            return about | {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
+        case "function_call_output":
+            return about | {"call_id": item.call_id, "output": text_of(item.output)}
+        case _:
+            texts = [item.content] if isinstance(item.content, str) else [part.text for part in item.content or ()]
+            said = item.role == "assistant"
+            parts = [_part(text, []) if said else {"type": "input_text", "text": text} for text in texts]
+            return about | {"role": item.role or "user", "content": parts}

@@ -14,7 +14,17 @@ from msgspec import Meta, Struct, field, structs
 from voxlane.engine.api import ChatMessage, Tool, ToolUse, sampling_of
 from voxlane.server import limits
 from voxlane.server.api import tool_request
-from voxlane.server.api.bodies import Body, CacheSalt, Deadline, Ignored, Name, PriorityName, read_body, wrong
+from voxlane.server.api.bodies import (
+    Body,
+    CacheSalt,
+    Deadline,
+    Ignored,
+    Name,
+    PriorityName,
+    read_body,
+    read_fields,
+    wrong,
+)
 from voxlane.server.api.chat_request import LEAST_TOP_P, OWN, TEXT_ONLY, ChatRequest, Share, Tokens
 from voxlane.server.api.tool_request import FlatFormat, FlatFunctionName, FlatTool
 from voxlane.server.config import PRIORITIES
@@ -253,6 +263,30 @@ def _messages(items: Sequence[InputItem]) -> list[ChatMessage]:
     return messages
 
 
+class InputItemsQuery(Body, forbid_unknown_fields=False):
+    """Which input items of a response are listed."""
+
+    limit: Annotated[int, Meta(ge=1, le=limits.LISTED_ITEMS, description="At most so many.")] = 20
+    order: Annotated[Literal["asc", "desc"], Meta(description="The oldest first, or the newest.")] = "desc"
+    after: Annotated[Name | None, Meta(description="Those that follow this item in the order.")] = None
+
+
+def read_query(values: Sequence[tuple[str, str]]) -> InputItemsQuery:
+    """Return what a query asks for, or raise InvalidRequest that names the parameter."""
+    return read_fields(InputItemsQuery, [pair for pair in values if pair[0] in ("limit", "order", "after")])
+
+
+_PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": "fco_"}
+
+
+def named(items: Sequence[InputItem], key: str) -> list[InputItem]:
+    """Return the items of a request, each with an id; `key` is that of the response which they led to."""
+    return [
+        item if item.id else structs.replace(item, id=f"{_PREFIXES[item.type]}{key}_i{index}")
+        for index, item in enumerate(items)
+    ]
+
+
 class KeptResponse(Struct):
     """A response with all that led to it, as it is kept for the one that follows."""
 
@@ -263,6 +297,10 @@ class KeptResponse(Struct):
     def conversation(self) -> list[InputItem]:
         """Return all items up to and with this response's own."""
         return [*self.before, *self.input, *self.output()]
+
+    def context(self) -> list[InputItem]:
+        """Return all items that led to this response."""
+        return [*self.before, *self.input]
 
     def output(self) -> list[InputItem]:
         """Return the items that this response has made."""

@@ -28,6 +28,9 @@ HEAD_SECONDS = 3.0
 
 AUTO_ADDRESS = "auto"
 
+UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION", "RESTARTING")
+"""Ray's states of an actor that has no process."""
+
 FORGET_SECONDS = 60.0
 """Time for Ray to free the name of an actor that was removed."""
 
@@ -88,6 +91,22 @@ class Fleet:
         """Return the resources that no cell has taken."""
         free = self._ray.available_resources()
         return {kind: float(free.get(kind, 0.0)) for kind in ("CPU", "GPU")}
+
+    def free_by_machine(self) -> dict[str, dict[str, float]]:
+        """Return the resources that no cell has taken of each machine, by its address in Ray."""
+        free = self._ray._private.state.available_resources_per_node()
+        alive = [node for node in self._ray.nodes() if node["Alive"]]
+        return {
+            f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})": {
+                kind: float(free.get(node["NodeID"], {}).get(kind, 0.0)) for kind in ("CPU", "GPU")
+            }
+            for node in alive
+        }
+
+    def unplaced(self) -> set[str]:
+        """Return the names of the cells that wait for a machine."""
+        table = self._ray._private.state.actors().values()
+        return {actor["Name"] for actor in table if actor["State"] in UNPLACED} & set(self.names())
 
     def _call(self, name: str, method: str) -> Any:
         try:

@@ -24,6 +24,7 @@ from msgspec import MsgspecError, Struct, json
 
 from voxlane.server.cluster.facts import CellState
 from voxlane.server.cluster.plan import CellSpec, serve_command
+from voxlane.server.config import KEEPER_FAILURES_VARIABLE
 from voxlane.server.errors import ConfigError
 from voxlane.server.log import line
 
@@ -88,6 +89,7 @@ class CellKeeper:
         self._state: CellState = "starting"
         self._room = ToldRoom()
         self._restarts, self._failures, self._pid, self._reason = 0, 0, 0, ""
+        self._caught = 0  # errors of the keeper that nothing foresaw; the next process counts them
         self._silent = 0  # answers in a row that did not come in time
         self._draining = threading.Event()
         # The kernel kills the process when this thread ends: it lasts as long as the actor.
@@ -153,6 +155,7 @@ class CellKeeper:
             return False, str(error)
         except Exception as error:  # whatever it is, the cell is tried again
             logger.exception(line("keeper failed", cell=self._spec.name))
+            self._caught += 1
             return False, f"its keeper failed: {getattr(error, 'strerror', None) or type(error).__name__}"
 
     def _choose_ports(self) -> None:
@@ -169,9 +172,8 @@ class CellKeeper:
     def _run(self) -> tuple[bool, int]:
         """Run the process to its end; return whether it has served, and its exit status."""
         command = serve_command(self._spec, self._host, self._port, self._agent_port, self._gpus)
-        process = subprocess.Popen(
-            (*LAUNCHER, str(os.getpid()), *command), stdin=subprocess.DEVNULL, env=cell_environment(os.environ)
-        )
+        environment = cell_environment(os.environ) | {KEEPER_FAILURES_VARIABLE: str(self._caught)}
+        process = subprocess.Popen((*LAUNCHER, str(os.getpid()), *command), stdin=subprocess.DEVNULL, env=environment)
         try:
             return self._watch(process)
         finally:

@@ -113,6 +113,15 @@ def joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def places(free: Sequence[Mapping[str, float]], *, cpus: float, gpus: int) -> int:
+    """Return how many cells find a machine; `free` has the free resources of each."""
+    wanted = {kind: float(amount) for kind, amount in (("CPU", cpus), ("GPU", gpus)) if amount}
+    if not wanted:
+        return sys.maxsize if free else 0
+    # Ray counts in parts of 10,000, and a third of a core three times is less than one.
+    return sum(min(int((one.get(kind, 0.0) + 1e-4) / amount) for kind, amount in wanted.items()) for one in free)
+
+
 def in_order(names: Sequence[str]) -> list[str]:
     """Return names of cells as a person counts: cell2 before cell10."""
     return sorted(names, key=lambda name: (name.rstrip("0123456789"), len(name), name))

@@ -288,8 +288,9 @@ def add_models(commands: Commands) -> argparse.ArgumentParser:
     return add_command(
         commands,
         "models",
-        "list, pull, locate and remove models",
+        "list, recommend, pull, locate and remove models",
         "  voxlane models                        what there is by name, what it is for, and whether it is here\n"
+        "  voxlane models recommend              what suits this machine, and how quick it would be\n"
         "  voxlane models pull kokoro-82m\n"
         "  voxlane models pull hf:Qwen/Qwen3-0.6B\n"
         "  voxlane models path kokoro-82m        where its files lie\n"

@@ -17,12 +17,18 @@ from voxlane.server.cluster import local_ray
 from voxlane.server.cluster.facts import CellFacts, table
 from voxlane.server.cluster.fleet import Fleet
 from voxlane.server.cluster.haproxy import HaproxySocket, server_lines
-from voxlane.server.cluster.plan import CellSpec, ClusterPlan, check_known, read_plan, specs_of
+from voxlane.server.cluster.plan import CellSpec, ClusterPlan, check_known, places, read_plan, specs_of
 from voxlane.server.commands.terminal import write_text
 from voxlane.server.errors import ConfigError
 
 LOOK_SECONDS = 0.2
 """How often cells are asked while a command waits for them."""
+
+ROOM_SECONDS = 3.0
+"""How long a Ray that has just started may take until it tells what its machines have."""
+
+MACHINES_SHOWN = 4
+"""How many machines a refusal names."""
 
 SYNC_SECONDS = 1.0
 """How often `sync` looks whether a cell has moved."""
@@ -55,6 +61,7 @@ def run_up(arguments: argparse.Namespace) -> None:
     fleet = ray_fleet.connect_or_start(arguments.address, cpus=plan.cells * plan.cpus, gpus=plan.cells * plan.gpus)
     with _closing(fleet):
         there, specs = fleet.names(), specs_of(plan, local=fleet.local)
+        check_room(fleet, plan, [spec.name for spec in specs], there, wait=arguments.wait_for_machines)
         for spec in specs:
             if spec.name not in there:
                 fleet.create(spec)
@@ -147,6 +154,37 @@ def run_down(arguments: argparse.Namespace) -> None:
 
 
 # ---- steps
+
+
+def check_room(fleet: Fleet, plan: ClusterPlan, names: Sequence[str], there: Sequence[str], *, wait: bool) -> None:
+    """Raise ConfigError at once if Ray's machines have no room for all cells; with `wait`, tell it and go on."""
+    needed = len(set(names) - set(there)) + len(set(names) & fleet.unplaced())
+    deadline = time.monotonic() + ROOM_SECONDS
+    while needed > places(list((free := fleet.free_by_machine()).values()), cpus=plan.cpus, gpus=plan.gpus):
+        if time.monotonic() > deadline:
+            short = why_short(plan, needed, free, local=fleet.local)
+            if not wait:
+                raise ConfigError(short)
+            _tell(f"{short}; waiting for more machines")
+            return
+        time.sleep(LOOK_SECONDS)
+
+
+def why_short(plan: ClusterPlan, needed: int, free: dict[str, dict[str, float]], *, local: bool) -> str:
+    """Return one sentence about what Ray lacks for the cells of a plan, and what to do."""
+    room = places(list(free.values()), cpus=plan.cpus, gpus=plan.gpus)
+    each = f"{plan.cpus:g} cores" + (f" and {plan.gpus} GPUs" if plan.gpus else "")
+    machines = [f"{name}: {one['CPU']:g} cores, {one['GPU']:g} GPUs" for name, one in free.items()]
+    shown = "; ".join(machines[:MACHINES_SHOWN]) + (
+        f"; {more} more" if (more := len(machines) - MACHINES_SHOWN) > 0 else ""
+    )
+    advice = (
+        "`voxlane cluster down` and `up` start a Ray with more" if local else "add a machine (`ray start --address …`)"
+    )
+    return (
+        f"no room for {needed - room} of {needed} cells that need {each} each (free: {shown or 'no machine'}); "
+        f"{advice}, or lower --cells or --cpus-per-cell"
+    )
 
 
 def wait_ready(fleet: Fleet, names: Sequence[str], timeout_s: float) -> list[CellFacts]:

@@ -57,6 +57,10 @@ def add_cluster(commands: Commands) -> argparse.ArgumentParser:
         _add_place(action, with_haproxy=name != "status", waits=name != "status" and name != "sync")
     _add_plan(up)
     _add_plan(upgrade)
+    up.add_argument(
+        "--wait-for-machines", action="store_true",
+        help="where machines join later, as with an autoscaler: wait, though there is no room for all cells yet",
+    )  # fmt: skip
     upgrade.add_argument("--cell", metavar="NAME", action="append", default=[], help="only this one; may be repeated")
     status.add_argument("--json", action="store_true", help="one JSON list instead of a table")
     status.add_argument("--haproxy", action="store_true", help="the lines of HAProxy's file instead of a table")

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import gc
 import logging
+import os
 import resource
 import socket
 import sys
@@ -28,7 +29,7 @@ from voxlane.server.audio.voices import names, served_name
 from voxlane.server.commands.neighbours import Neighbour, advice, find_neighbours
 from voxlane.server.commands.progress import Progress
 from voxlane.server.commands.stopping import stop_signals
-from voxlane.server.config import Config, PhoneKeys, ServerConfig
+from voxlane.server.config import Config, PhoneKeys, ServerConfig, read_keeper_failures
 from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess
 from voxlane.server.errors import ConfigError, Draining, EngineGivenUp
 from voxlane.server.http.connections import OpenConnections
@@ -149,6 +150,7 @@ async def serve(
     with threadpool_limits(1, user_api="blas"), Progress(sys.stderr) as progress:
         metrics = Metrics()
         metrics.processes.set(1)
+        metrics.caught("keeper", read_keeper_failures(os.environ))
         link = EngineProcess(
             config.engine,
             command=engine_command,

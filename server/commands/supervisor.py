@@ -53,7 +53,7 @@ from voxlane.server.commands.serve import (
 )
 from voxlane.server.commands.stopping import stop_signals
 from voxlane.server.commands.worker import COUNTS_FILE, METRICS_FOLDER
-from voxlane.server.config import Config, StoreConfig
+from voxlane.server.config import Config, StoreConfig, read_keeper_failures
 from voxlane.server.engine_client.engine_client import Observer, State
 from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess, RestartBudget
 from voxlane.server.engine_client.kept_voices import KeptVoice
@@ -171,6 +171,7 @@ class Supervisor:
         self._metrics = [
             Metrics(SharedMetrics(folder / METRICS_FOLDER, f"engine{one}"), has_room=False) for one in range(len(gpus))
         ]
+        self._metrics[0].caught("keeper", read_keeper_failures(os.environ))
         self.engines = [
             EngineProcess(
                 replace(config.engine, gpu_engines=max(config.engine.gpu_engines, gpus.count(gpu))),

@@ -178,6 +178,7 @@ class _Visit:
             await self._refuse(error, receive, send)
         except Exception as error:  # a bug: the client gets an answer and the traceback goes to our log
             logger.exception(line("bug", request=self._request_id, error=type(error).__name__))
+            self._metrics.caught("http")
             await self._refuse(InternalError(), receive, send)
 
     async def _refuse(self, error: VoxlaneError, receive: Receive, send: Send) -> None:

@@ -185,6 +185,7 @@ class PhoneCall:
         except Exception as bug:
             # No error crosses this boundary: other calls go on.
             logger.exception(line("bug", client=self._address, error=type(bug).__name__))
+            self._phone.caught()
             error = InternalError()
         finally:
             for task in self._tasks:
@@ -686,6 +687,7 @@ class PhoneCall:
             # The model must get an answer: without it the caller would wait for ever. The error's own text is not
             # logged: it may hold the arguments, which are the caller's words.
             logger.error(line("bug", client=self._address, error=type(bug).__name__, at=_place(bug)))
+            self._phone.caught()
             output = FAILED
         self._result(called, output)
 

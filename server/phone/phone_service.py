@@ -77,6 +77,10 @@ class PhoneService:
         """Count the end of a call."""
         self._metrics.calls_ended.labels("done" if error is None else error.code).inc()
 
+    def caught(self) -> None:
+        """Count an error of a call that nothing foresaw."""
+        self._metrics.caught("phone")
+
     def transfer(self, facts: CallFacts, destination: str) -> None:
         """Have the telephone system connect the caller with a destination when the call is over."""
         self.next_steps.transfer(facts.call_id, destination, facts.called)

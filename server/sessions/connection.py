@@ -188,6 +188,7 @@ class Connection:
             raise
         except Exception as error:  # a bug: it ends this connection, and no other
             logger.exception(line("bug", client=self._address, error=type(error).__name__))
+            self._metrics.caught("connection")
             return InternalError()
         finally:
             for task in (reader, writer):
@@ -347,6 +348,7 @@ class Connection:
             self.end(error)
         except Exception as error:  # a bug: it ends this connection, and no other
             logger.exception(line("bug", client=self._address, error=type(error).__name__))
+            self._metrics.caught("connection")
             self.end(InternalError())
         return True
 

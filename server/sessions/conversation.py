@@ -273,6 +273,7 @@ class Conversation:
                         self._tell_engine(message)
         except Exception as error:  # a bug: it ends this conversation; the others and the engine go on
             logger.exception(line("bug", session=self.name, error=type(error).__name__))
+            self._metrics.caught("conversation")
             self._fail(InternalError())
         self._set_timer()
 

@@ -82,7 +82,9 @@ class WebRtcCalls:
         module = await asyncio.to_thread(import_module, "voxlane.server.webrtc.peer")
         with ExitStack() as counted:
             may_begin = counted.enter_context(self._registry.socket(offer.address))
-            peer: Peer = module.Peer(self._config, self._password, offer.query)
+            peer: Peer = module.Peer(
+                self._config, self._password, offer.query, on_caught=lambda: self._metrics.caught("webrtc_offer")
+            )
             try:
                 answer = await peer.answer(offer.sdp, offer.address)
             except BaseException:
@@ -110,6 +112,7 @@ class WebRtcCalls:
                     await self._converse(peer, address, admission)
             except Exception as error:  # a bug: it ends this call, and no other
                 logger.exception(line("bug", client=address, error=type(error).__name__))
+                self._metrics.caught("webrtc_call")
             finally:
                 del self._calls[name]
                 await asyncio.shield(peer.close())

@@ -213,7 +213,15 @@ class ReplyTrack(MediaStreamTrack):
 class Peer:
     """One peer connection, from an offer to its end."""
 
-    def __init__(self, config: WebRtcConfig, password: str, query: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        config: WebRtcConfig,
+        password: str,
+        query: Mapping[str, str],
+        on_caught: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Call `on_caught` for an error of the library that nothing foresaw."""
+        self._on_caught = on_caught
         self.open = asyncio.Event()  # events can be exchanged
         self.socket = CallSocket(query, self._write)
         self._config = config
@@ -241,6 +249,7 @@ class Peer:
             await connection.setLocalDescription(await connection.createAnswer())
         except Exception as error:  # the library raises what its parser happens to stumble over
             logger.debug("offer", exc_info=error)
+            self._on_caught()
             raise InvalidRequest(_BROKEN.format(reason=type(error).__name__), param="sdp") from error
         self._let_in(address)
         answer = connection.localDescription.sdp

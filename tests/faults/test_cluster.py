@@ -207,6 +207,32 @@ async def test_a_killed_head_ends_the_cells_of_its_machine_and_up_brings_calls_b
     print(f"kill -9 of the head, Ray on one machine: {figure[0]}; {figures(talkers)}")
 
 
+def test_cells_without_room_are_refused_at_once() -> None:
+    """On two nodes of two cores: seven cores are not there, and three are not on one machine."""
+    cluster = RayCluster("redis://127.0.0.1:1", cells=7)  # no cell gets so far that it needs the store
+    try:
+        port = free_port()
+        cluster.head("--port", str(port), "--num-cpus", "0")
+        address = f"127.0.0.1:{port}"
+        for _ in range(2):
+            cluster.node(address, cpus=2)
+        up = ("up", "--file", str(cluster.file), "--address", address)
+        refused = cluster.command(*up)
+        assert refused.returncode == 2
+        assert "no room for 3 of 7 cells that need 1 cores each (free: " in refused.stderr
+        assert refused.stderr.count(": 2 cores, 0 GPUs") == 2
+        assert cluster.cells() == {}
+        refused = cluster.command(*up, "--cells", "1", "--cpus-per-cell", "3")
+        assert "no room for 1 of 1 cells that need 3 cores each" in refused.stderr
+        waited = cluster.command(*up, "--cells", "1", "--cpus-per-cell", "3", "--wait-for-machines", "--timeout", "1")
+        assert "waiting for more machines" in waited.stderr
+        assert "cell1 has no machine after 1 s" in waited.stderr
+        refused = cluster.command(*up, "--cells", "1", "--cpus-per-cell", "3")  # it waits in Ray already
+        assert "no room for 1 of 1 cells" in refused.stderr
+    finally:
+        cluster.end()
+
+
 def test_a_lost_node_gives_its_cells_to_another(cluster: RayCluster) -> None:
     port = free_port()
     cluster.head("--port", str(port), "--num-cpus", "0")

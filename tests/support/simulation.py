@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import ClassVar
 
 from voxlane.engine.api import ChatMessage, Finished, FromEngine, Pause, Submit, Text, ToEngine, Tool
 from voxlane.engine.jobs.admission import Intake
@@ -78,6 +79,7 @@ class Letters:
 
     call_style = CallStyle(opening="")
     call_starts = result_starts = frozenset[int]()
+    call_marks: ClassVar[dict[int, bytes]] = {}
 
     def encode_chat(
         self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool], begin: str, tenant: str

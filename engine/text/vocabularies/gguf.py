@@ -29,7 +29,7 @@ QWEN2_SPLIT = rf"{_LETTERS}|\p{{N}}|{_REST}"
 # tokenizer.ggml.pre -> how the text is split before merging
 _PLAIN = frozenset({"gpt-2", "default", "phi-2", "olmo"})
 _DIGITS = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell"})
-_LLAMA3 = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3"})
+_LLAMA3 = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2"})
 _QWEN2 = frozenset({"qwen2", "deepseek-r1-qwen", "megrez"})
 
 

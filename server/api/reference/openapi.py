@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from voxlane.codecs.encode import formats
-from voxlane.server.api.reference import audio, chat, other, phone, responses, voices
+from voxlane.server.api.reference import audio, calls, chat, other, phone, responses, voices
 from voxlane.server.api.reference.parts import JSON, Facts, Schema
 from voxlane.server.http.reply import to_json
 from voxlane.server.service import VERSION, Service, service_of
@@ -25,18 +25,10 @@ WEBSOCKETS = {
 }
 """Endpoints that OpenAPI cannot describe."""
 
-CALLS = {
-    "/v1/realtime/calls": "Conversations over WebRTC in OpenAI's Realtime protocol: `docs/openai.md`. `POST` takes an"
-    " offer as `application/sdp`, or a form with `sdp` and `session`, and answers 201 with SDP and a `Location`.",
-    "/v1/realtime/calls/{name}": "`DELETE` ends a call.",
-    "/v1/realtime/calls/{name}/hangup": "`POST` ends a call.",
-}
-"""Endpoints of WebRTC: an example of them cannot be sent by a reader."""
-
 TAGS = {
     "Chat": "Text in, text out.",
     "Audio": "Speech to text and text to speech.",
-    "Conversations": "Spoken ones are held over WebSockets; HTTP only hands out the keys.",
+    "Conversations": "Spoken ones are held over WebSockets or WebRTC; HTTP hands out keys, and takes offers.",
     "Telephone": "Telephone systems ask here what to do with a call.",
     "Models": "What is served.",
     "Health": "For the machines that look after this one.",
@@ -64,9 +56,8 @@ def facts_of(service: Service) -> Facts:
 
 def document(facts: Facts) -> Schema:
     """Return the whole document."""
-    parts = (chat, responses, audio, voices, phone, other)
-    told = [f"WebSocket `{path}`: {text}" for path, text in WEBSOCKETS.items()]
-    websockets = "\n\n".join([*told, *(f"WebRTC `{path}`: {text}" for path, text in CALLS.items())])
+    parts = (chat, responses, audio, voices, calls, phone, other)
+    websockets = "\n\n".join(f"WebSocket `{path}`: {text}" for path, text in WEBSOCKETS.items())
     return {
         "openapi": "3.1.0",
         "info": {"title": "voxlane", "version": VERSION, "description": _DESCRIPTION.format(websockets=websockets)},

@@ -216,7 +216,7 @@ def operation(
     }
 
 
-def request_body(kind: str, schema: str, examples: Mapping[str, Schema]) -> Schema:
+def request_body(kind: str, schema: str, examples: Mapping[str, Schema | str]) -> Schema:
     """Return a request's body; `examples` maps summaries to values."""
     named = {_slug(summary): {"summary": summary, "value": value} for summary, value in examples.items()}
     return {"required": True, "content": {kind: {"schema": ref(schema), "examples": named}}}

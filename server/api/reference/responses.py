@@ -1,4 +1,4 @@
-"""Description of POST /v1/responses, and of GET and DELETE of the responses that are kept."""
+"""Description of POST /v1/responses, and of what can be done with the responses that are kept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,14 @@ from voxlane.server.api.reference.parts import (
     string,
     whole,
 )
-from voxlane.server.errors import ContextTooLong, PreviousNotFound, ResponseNotFound, UnsupportedParameter
+from voxlane.server.errors import (
+    ContextTooLong,
+    InvalidRequest,
+    NotInBackground,
+    PreviousNotFound,
+    ResponseNotFound,
+    UnsupportedParameter,
+)
 
 _DESCRIPTION = f"""What `/v1/chat/completions` does, in the words of the newer API: the same model, the same limits.
 
@@ -119,7 +126,40 @@ def paths(facts: Facts) -> Schema:
         (ResponseNotFound,),
         parameters=[_PARAMETER],
     )
-    return {"/v1/responses": {"post": create}, "/v1/responses/{response_id}": {"get": get, "delete": delete}}
+    items = operation(
+        "listInputItems",
+        "Chat",
+        "What led to a kept response, OpenAI's protocol",
+        "All items that the model was given, those of earlier responses included. `include` has no effect.",
+        {"200": answer("A page of them.", **{JSON: media(ref("ResponseItemList"))})},
+        (ResponseNotFound, InvalidRequest),
+        parameters=[_PARAMETER, *_query()],
+    )
+    cancel = operation(
+        "cancelResponse",
+        "Chat",
+        "Refused: no response is made in the background, OpenAI's protocol",
+        "To cancel a response that is being made, close its connection.",
+        {"200": answer("Never, since `background` is refused.", **whole_response)},
+        (NotInBackground, ResponseNotFound),
+        parameters=[_PARAMETER],
+    )
+    return {
+        "/v1/responses": {"post": create},
+        "/v1/responses/{response_id}": {"get": get, "delete": delete},
+        "/v1/responses/{response_id}/input_items": {"get": items},
+        "/v1/responses/{response_id}/cancel": {"post": cancel},
+    }
+
+
+def _query() -> list[Schema]:
+    """Return the parameters of a list of input items."""
+    described = body_schemas("", responses_request.InputItemsQuery)[""]["properties"]
+    examples = {"limit": 20, "order": "desc", "after": "msg_0123456789abcdef_i0"}
+    return [
+        {"name": name, "in": "query", "required": False, "schema": schema, "example": examples[name]}
+        for name, schema in described.items()
+    ]
 
 
 def schemas(facts: Facts) -> dict[str, Schema]:
@@ -129,6 +169,15 @@ def schemas(facts: Facts) -> dict[str, Schema]:
         **body_schemas("ResponsesRequest", responses_request.ResponsesBody),
         "Response": _response(),
         "ResponsesEvent": event | {"additionalProperties": True},
+        "ResponseItemList": record(
+            {
+                "object": fixed("list"),
+                "data": listing(either("", _input_message(), _message(), _call(), _result())),
+                "first_id": string("Of the first item; empty if there is none."),
+                "last_id": string("For `after`; empty if there is none."),
+                "has_more": flag("Whether others follow."),
+            }
+        ),
         "ResponseDeleted": record({"id": string(), "object": fixed("response"), "deleted": flag("Always true.")}),
     }
 
@@ -181,6 +230,30 @@ def _message() -> Schema:
             "status": choice("", ("completed", "incomplete")),
             "role": fixed("assistant"),
             "content": listing(record(part)),
+        }
+    )
+
+
+def _input_message() -> Schema:
+    return record(
+        {
+            "id": string(),
+            "type": fixed("message"),
+            "status": fixed("completed"),
+            "role": choice("", ("user", "system", "developer")),
+            "content": listing(record({"type": fixed("input_text"), "text": string()})),
+        }
+    )
+
+
+def _result() -> Schema:
+    return record(
+        {
+            "id": string(),
+            "type": fixed("function_call_output"),
+            "status": fixed("completed"),
+            "call_id": string("Of the call that it answers."),
+            "output": string(),
         }
     )
 

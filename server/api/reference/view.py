@@ -174,11 +174,13 @@ def _range(least: float | None, most: float | None, unit: str) -> str:
 
 def _commands(document: Schema, origin: str, path: str, method: str, operation: Schema) -> Iterator[tuple[str, str]]:
     """Yield the summary and the command of each example."""
-    for parameter in operation.get("parameters", ()):
+    for parameter in (one for one in operation.get("parameters", ()) if one["in"] == "path"):
         path = path.replace(f"{{{parameter['name']}}}", quote(parameter["example"]))
     key = operation.get("security", document.get("security"))
     head = [f"curl {shlex.quote(origin + path)}", *(['-H "Authorization: Bearer $VOXLANE_API_KEY"'] if key else [])]
     contents = operation.get("requestBody", {}).get("content", {})
+    if method != ("post" if contents else "get"):  # what curl does by itself
+        head.append(f"-X {method.upper()}")
     if not contents:
         yield "", " \\\n  ".join(head)
     for kind, content in contents.items():
@@ -186,11 +188,15 @@ def _commands(document: Schema, origin: str, path: str, method: str, operation: 
             yield example["summary"], " \\\n  ".join([*head, *_sent(operation, kind, example["value"])])
 
 
-def _sent(operation: Schema, kind: str, value: Schema) -> Iterator[str]:
+def _sent(operation: Schema, kind: str, value: Schema | str) -> Iterator[str]:
     """Yield the options of curl that take an example's answer, and those that send its body."""
+    if isinstance(value, str):  # a text of its own kind, in a file
+        yield f"-H 'Content-Type: {kind}'"
+        yield f"--data-binary @{kind.rpartition('/')[2]}.txt"
+        return
     if value.get("stream") or value.get("stream_format") == "sse":
         yield "-N"
-    elif any(media.startswith("audio/") for media in operation["responses"]["200"]["content"]):
+    elif any(media.startswith("audio/") for media in next(iter(operation["responses"].values()))["content"]):
         yield f"-o speech.{value['response_format']}"
     if kind == JSON:
         yield "-H 'Content-Type: application/json'"

@@ -1,15 +1,21 @@
-"""What the doctor's child finds out about an adapter. The report itself: tests/server/commands/test_doctor.py."""
+"""What the doctor's child finds out about adapters and voices. The report: tests/server/commands/test_doctor.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from drive import chat_config
 from safetensors.torch import save_file
 
-from voxlane.engine.build.doctor import Finding, _adapter
+from voxlane.engine.build.defaults import settle
+from voxlane.engine.build.doctor import Finding, _adapter, _memory
+from voxlane.engine.models.registry import QWEN3_TTS, chat_spec
+from voxlane.engine.weights import store
+from voxlane.engine.weights.files import open_weights
+from voxlane.engine.weights.hub import COMPLETE
 
 MakeCheckpoint = Callable[[str], Path]
 
@@ -40,3 +46,21 @@ def test_what_is_not_here(checkpoint: MakeCheckpoint) -> None:
     assert look(checkpoint("qwen2"), "") == []
     assert [finding.state for finding in look(checkpoint("qwen2"), "./nowhere")] == ["bad"]
     assert [finding.state for finding in look(checkpoint("qwen2"), "hf:them/adapter")] == ["note"]
+
+
+def test_the_cache_of_a_voice_from_a_hub_counts(
+    checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path))
+    repository = tmp_path / "hub" / "models--own--voice"
+    folder = repository / "snapshots" / "1"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(f'{{"architectures": ["{QWEN3_TTS}"]}}')
+    (folder / COMPLETE).touch()
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("1")
+    spec = chat_spec(open_weights(checkpoint("qwen2")).config)
+    for voice, mib in ((str(folder), 512), ("hf:own/voice", 512), ("hf:own/nothing", 0), ("hibari", 0)):
+        config = settle(chat_config(tts_model=voice), "cpu")
+        taken = next(iter(_memory(config, torch.device("cpu"), spec)))
+        assert f"speech cache {mib} MiB" in taken.detail, voice

@@ -18,7 +18,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_speed_is_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = iter([2e9])  # a second measurement would find nothing
-    monkeypatch.setattr(machine, "measure", lambda: next(measured))
+    monkeypatch.setattr(machine, "measure", lambda bits: next(measured))
     assert [machine.weights_per_second(2) for _ in range(2)] == [2e9, 2e9]
     (speed,) = json.loads((store.cache_root() / machine.SPEED_FILE).read_text()).values()
     assert speed == 2e9
@@ -30,19 +30,25 @@ def test_a_file_that_says_nothing_of_this_machine_is_measured_anew(
 ) -> None:
     store.cache_root().mkdir(parents=True)
     (store.cache_root() / machine.SPEED_FILE).write_text(content)
-    monkeypatch.setattr(machine, "measure", lambda: 3e9)
+    monkeypatch.setattr(machine, "measure", lambda bits: 3e9)
     assert machine.weights_per_second(2) == 3e9
 
 
 def test_a_cache_that_takes_no_file_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path / "file"))
-    monkeypatch.setattr(machine, "measure", lambda: 4e9)
+    monkeypatch.setattr(machine, "measure", lambda bits: 4e9)
     assert machine.weights_per_second(2) == 4e9
 
 
-def test_a_real_measurement_is_a_speed() -> None:
-    assert 1e6 < machine.measure() < 1e13
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_real_measurement_is_a_speed(bits: int) -> None:
+    assert 1e6 < machine.measure(bits) < 1e13
+
+
+def test_each_number_of_bits_has_its_own_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "measure", lambda bits: bits * 1e9)
+    assert [machine.weights_per_second(2, bits) for bits in (4, 8, 4, 8)] == [4e9, 8e9, 4e9, 8e9]
 
 
 def test_a_container_has_what_its_control_group_leaves(tmp_path: Path) -> None:

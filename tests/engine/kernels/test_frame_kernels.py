@@ -98,6 +98,22 @@ def test_a_choice_for_other_rows_is_refused() -> None:
         choose_code(torch.zeros(5, VOCABULARY), packet, packet[:, 0].long(), None, torch.zeros(5, 3), torch.zeros(9, 4))
 
 
+def test_ring_attention_over_a_window_as_long_as_mimis() -> None:
+    """A ring of 265 places that is full and wraps around within the call."""
+    heads, dim, window, frames = 2, 64, 250, 16
+    size = window - 1 + frames
+    rings_before = torch.randn(2, 3, size, heads, dim)
+    which, angles = torch.tensor([2, 0]), torch.randn(2, frames, dim // 2)
+    moment = Moment(which, torch.tensor([4 * size - 3, 30]), angles.cos(), angles.sin())
+    qkv = torch.randn(2, frames, 3 * heads * dim)
+    ours, theirs = (Ring(*rings_before.clone().unbind(0), window) for _ in range(2))
+    got = rings.ring_attention(qkv, heads, ours, moment)
+    torch.testing.assert_close(got, ring_attention_ref(qkv, heads, theirs, moment), **CLOSE)
+    torch.testing.assert_close(
+        torch.stack((ours.keys, ours.values)), torch.stack((theirs.keys, theirs.values)), **CLOSE
+    )
+
+
 @pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2)])
 def test_ring_attention(heads: int, kv_heads: int) -> None:
     """Rings that fill up, wrap around and are longer than the window; two streams at different positions."""

@@ -13,6 +13,7 @@ from paged import Pager
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from voxlane.engine.errors import ModelConfigError
 from voxlane.engine.memory.pages import PageShape
 from voxlane.engine.models import decoder
 from voxlane.engine.models.decoder import Decoder
@@ -128,7 +129,7 @@ def test_both_bfloat16_products(product: decoder.Linear) -> None:
 
 def test_new_spelling_of_rope_settings_is_the_same_model(checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
     """transformers 5 writes rope_parameters, and for Gemma 3 one per layer type."""
-    for name in ("llama-yarn", "gemma3"):
+    for name in ("llama-yarn", "gemma3", "lfm2", "lfm2-biased", "lfm2-moe"):
         reference(checkpoint(name)).save_pretrained(tmp_path / name)
         again = open_weights(tmp_path / name)
         assert "rope_parameters" in again.config
@@ -155,6 +156,27 @@ def test_text_half_of_a_vision_model(tmp_path: Path, prefixes: tuple[str, str]) 
     model = load_model(open_weights(write_checkpoint(tmp_path / "vision", nested, renamed)), "float32")
     assert torch.equal(Pager(model).logits(0, TOKENS), Pager(plain).logits(0, TOKENS))
     assert model.parameters == plain.parameters
+
+
+@pytest.mark.parametrize("mode", ["float32", "packed", "bfloat16"])
+def test_experts_in_one_tensor_are_the_same_model(tmp_path: Path, mode: Mode) -> None:
+    config, tensors = CONFIGS["lfm2-moe"], random_tensors(CONFIGS["lfm2-moe"])
+    apart = load_model(open_weights(write_checkpoint(tmp_path / "apart", config, tensors)), mode)
+    fused = {name: tensor for name, tensor in tensors.items() if ".experts." not in name}
+    for layer in range(1, 5):
+        name = f"model.layers.{layer}.feed_forward.experts."
+        w1, w3, w2 = (
+            torch.stack([tensors[f"{name}{n}.{part}.weight"] for n in range(6)]) for part in ("w1", "w3", "w2")
+        )
+        fused |= {f"{name}gate_up_proj": torch.cat([w1, w3], dim=1), f"{name}down_proj": w2}
+    together = load_model(open_weights(write_checkpoint(tmp_path / "fused", config, fused)), mode)
+    assert torch.equal(Pager(together).logits(0, TOKENS), Pager(apart).logits(0, TOKENS))
+    assert together.parameters == apart.parameters
+
+
+def test_experts_are_refused_on_a_gpu(checkpoint: MakeCheckpoint) -> None:
+    with pytest.raises(ModelConfigError, match=r'experts runs on CPUs only: set engine\.device = "cpu"'):
+        load_model(open_weights(checkpoint("lfm2-moe")), "bfloat16", device="cuda")
 
 
 def test_attributes(checkpoint: MakeCheckpoint) -> None:

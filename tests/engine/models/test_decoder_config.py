@@ -34,6 +34,76 @@ def test_defaults_are_those_of_transformers(model_type: str) -> None:
     assert read({"model_type": model_type, "vocab_size": spoken["vocab_size"], **sizes}) == read(spoken)
 
 
+ATTENDING = (2, 5, 8, 10, 12, 14)
+
+
+def _lfm2(hidden: int, inner: int, **keys: object) -> Config:
+    """What LFM2's first checkpoints have in config.json."""
+    return {
+        "model_type": "lfm2",
+        "hidden_size": hidden,
+        "block_ff_dim": inner,
+        "num_hidden_layers": 16,
+        "num_attention_heads": hidden // 64,
+        "full_attn_idxs": list(ATTENDING),
+        "tie_embedding": True,
+        **keys,
+    }
+
+
+def _kinds(layers: int, attending: tuple[int, ...]) -> list[str]:
+    return ["full_attention" if index in attending else "conv" for index in range(layers)]
+
+
+LFM2_SIZES: dict[str, tuple[Config, int, int]] = {  # with a gate's rows, and the parameters of the published model
+    "350M": (_lfm2(1024, 6656), 4608, 354_483_968),
+    "700M": (_lfm2(1536, 10_240), 6912, 742_489_344),
+    "1.2B": (_lfm2(2048, 12_288), 8192, 1_170_340_608),
+    "2.6B": (
+        _lfm2(2048, 10_752, num_hidden_layers=30, block_auto_adjust_ff_dim=False, tie_embedding=None)
+        | {"full_attn_idxs": None, "layer_types": _kinds(30, (2, 5, 9, 13, 17, 21, 24, 27))},
+        10_752,
+        2_569_272_320,
+    ),
+    "8B-A1B": (
+        _lfm2(2048, 0, num_hidden_layers=24, intermediate_size=7168, num_experts=32, num_dense_layers=2)
+        | {"model_type": "lfm2_moe", "full_attn_idxs": None, "layer_types": _kinds(24, (2, 6, 10, 14, 18, 21))},
+        7168,
+        8_339_929_856,
+    ),
+}
+
+
+@pytest.mark.parametrize("size", LFM2_SIZES)
+def test_lfm2_has_the_parameters_of_its_published_sizes(size: str) -> None:
+    settings, inner, parameters = LFM2_SIZES[size]
+    config = read(settings)
+    assert config.hybrid is not None
+    assert (config.intermediate_size, config.head_dim, config.kv_heads) == (inner, 64, 8)
+    norms = config.hidden_size * (2 * config.layers + 1) + 2 * 64 * len(config.spec.attention)
+    assert config.spec.parameters + norms == parameters
+    assert config.layers == len(config.spec.attention) + len(config.hybrid.convolutions)
+
+
+def test_lfm2_refuses_what_it_cannot_do() -> None:
+    config = CONFIGS["lfm2"]
+    assert read(config | {"hidden_act": "silu"}) == read(config)
+    for keys, named in (
+        ({"layer_types": ["conv"] * 5}, "full_attn_idxs"),
+        ({"layer_types": ["conv", "full_attention"]}, "layer_types"),
+        ({"layer_types": ["conv"] * 4 + ["sliding_attention"]}, "layer_types"),
+        ({"layer_types": None, "full_attn_idxs": [5]}, "full_attn_idxs"),
+        ({"layer_types": None, "full_attn_idxs": ["1"]}, "full_attn_idxs"),
+        ({"layer_types": None}, "full_attn_idxs"),
+        ({"conv_L_cache": 1}, "conv_L_cache"),
+        ({"hidden_act": "gelu_pytorch_tanh"}, "hidden_act"),
+    ):
+        with pytest.raises(ModelConfigError, match=named):
+            read(config | keys)
+    with pytest.raises(ModelConfigError, match="num_experts_per_tok"):
+        read(CONFIGS["lfm2-moe"] | {"num_experts_per_tok": 7})
+
+
 def test_gemma_vision_configs_leave_the_decoder_to_its_defaults() -> None:
     text: Config = {
         "model_type": "gemma3_text",

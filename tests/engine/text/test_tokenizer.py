@@ -197,6 +197,7 @@ PRE: dict[str, Callable[[], tokenizers.Tokenizer]] = {
         ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
     ),
     "llama-bpe": lambda: trained(split(r"\p{N}{1,3}"), ["<|begin_of_text|>", "<|eot_id|>"], ignore_merges=True),
+    "lfm2": lambda: trained(split(r"\p{N}{1,3}"), ["<|startoftext|>", "<|im_end|>"], ignore_merges=True),
     "qwen2": lambda: trained(split(r"\p{N}"), ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]),
 }
 

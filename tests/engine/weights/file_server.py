@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,17 @@ class Cut:
     at: int
     now: threading.Event = field(default_factory=threading.Event)
     resume_body: bool = False  # it continues instead of breaking
+    reset: bool = False  # it breaks by a reset, not by an end
+
+
+@dataclass(slots=True)
+class RefusedAnswer:
+    """A status with headers that is sent in the place of a file or a redirect, the first `times` times."""
+
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    times: int = 1 << 30
+    ranged: bool = False  # only requests with a range get it
 
 
 @dataclass(slots=True)
@@ -39,7 +52,11 @@ class FileServer:
     headers: dict[str, dict[str, str]] = field(default_factory=dict)  # by path
     redirects: dict[str, str] = field(default_factory=dict)  # by path
     cuts: dict[str, Cut] = field(default_factory=dict)  # by path
+    refusals: dict[str, RefusedAnswer] = field(default_factory=dict)  # by the beginning of a path
+    whole: set[str] = field(default_factory=set)  # paths that are sent whole, whatever range is asked for
+    redirect_status: int = 302
     authorization: str | None = None
+    reached: threading.Event = field(default_factory=threading.Event)  # a connection hangs at a cut
     log: list[Asked] = field(default_factory=list)
     port: int = 0
 
@@ -71,11 +88,13 @@ class _Handler(BaseHTTPRequestHandler):
         site.log.append(Asked(self.command, path, wanted, self.headers.get("Authorization")))
         if site.authorization is not None and self.headers.get("Authorization") != site.authorization:
             self._refuse(401, {"WWW-Authenticate": 'Basic realm="test"'})
+        elif (refusal := self._refusal(path)) is not None:
+            self._refuse(refusal.status, refusal.headers)
         elif path in site.redirects:
-            self._refuse(302, {"Location": site.redirects[path], **site.headers.get(path, {})})
+            self._refuse(site.redirect_status, {"Location": site.redirects[path], **site.headers.get(path, {})})
         elif path not in site.files:
             self._refuse(404)
-        elif wanted is None:
+        elif wanted is None or path in site.whole:
             self._serve(path, 0, body=body)
         else:
             start = int(wanted.removeprefix("bytes=").partition("-")[0])
@@ -83,6 +102,14 @@ class _Handler(BaseHTTPRequestHandler):
                 self._refuse(416, {"Content-Range": f"bytes */{len(site.files[path])}"})
             else:
                 self._serve(path, start, body=body)
+
+    def _refusal(self, path: str) -> RefusedAnswer | None:
+        for start, refusal in self.site.refusals.items():
+            applies = self.headers.get("Range") is not None or not refusal.ranged
+            if path.startswith(start) and applies and refusal.times > 0:
+                refusal.times -= 1
+                return refusal
+        return None
 
     def _serve(self, path: str, start: int, *, body: bool) -> None:
         site, content = self.site, self.site.files[path]
@@ -103,10 +130,13 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(content[start:])
                 return
             self.wfile.write(content[start : cut.at])
+            self.site.reached.set()
             assert cut.now.wait(DEADLINE_SECONDS), "the test did not cut the connection"
             if cut.resume_body:
                 self.wfile.write(content[max(start, cut.at) :])
             else:
+                if cut.reset:  # a socket that is closed without lingering sends a reset
+                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.close_connection = True
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True  # the client was killed

@@ -13,14 +13,29 @@ from gguf import GGMLQuantizationType as Kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxlane.engine.errors import WeightsError
+from voxlane.engine.errors import ModelConfigError, WeightsError
+from voxlane.engine.models.decoder_config import DecoderConfig, Experts, Hybrid
+from voxlane.engine.models.registry import load_model
 from voxlane.engine.weights import gguf_blocks
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.gguf import SUPPORTED, GGUFFile
 
-from .conftest import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS, VOCABULARY, Array, WriteGGUF, small_tensors
+from .conftest import (
+    EXPERT_WIDE,
+    EXPERTS,
+    HEAD_DIM,
+    HEADS,
+    HIDDEN,
+    KV_HEADS,
+    LAYERS,
+    TAPS,
+    VOCABULARY,
+    Array,
+    WriteGGUF,
+    small_tensors,
+)
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3", "lfm2")
 DOWN = "blk.0.ffn_down.weight"
 QUERY = "blk.0.attn_q.weight"
 HF_DOWN = "model.layers.0.mlp.down_proj.weight"
@@ -131,7 +146,10 @@ def test_names_and_conventions_are_those_transformers_reads(architecture: str, w
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-    path = write_gguf(architecture, settings={"vocab_size": VOCABULARY})
+    words = [f"word {number}" for number in range(VOCABULARY)]
+    path = write_gguf(
+        architecture, settings={"vocab_size": VOCABULARY}, extra=lambda writer: writer.add_token_list(words)
+    )
     config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     with torch.device("meta"):
         reference = AutoModelForCausalLM.from_config(config)
@@ -140,13 +158,17 @@ def test_names_and_conventions_are_those_transformers_reads(architecture: str, w
     assert set(file.names()) == set(expected)
     for name, tensor in expected.items():
         assert torch.allclose(file.tensor(name), tensor, atol=1e-6), name
-    for key in (
-        "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size",
-        "vocab_size", "max_position_embeddings", "hidden_act" if architecture != "gemma3" else "hidden_activation",
-    ):  # fmt: skip
+    keys = ["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size"]
+    keys += ["vocab_size", "max_position_embeddings"]
+    if architecture == "lfm2":
+        keys += ["layer_types", "conv_L_cache", "block_auto_adjust_ff_dim"]
+    else:
+        keys.append("hidden_act" if architecture != "gemma3" else "hidden_activation")
+    for key in keys:
         ours = file.config["hidden_act" if key == "hidden_activation" else key]
         assert ours == getattr(reference.config, key), key
-    assert file.config["rms_norm_eps"] == pytest.approx(reference.config.rms_norm_eps)
+    eps = "norm_eps" if architecture == "lfm2" else "rms_norm_eps"
+    assert file.config[eps] == pytest.approx(getattr(reference.config, eps))
     assert file.config["architectures"] == [type(reference).__name__]
     assert file.config["model_type"] == reference.config.model_type
 
@@ -251,8 +273,47 @@ def test_heads_that_do_not_divide_the_rows(write_gguf: WriteGGUF) -> None:
         file.tensor("model.layers.0.self_attn.k_proj.weight")
 
 
+@pytest.mark.parametrize("kind", [Kind.F32, Kind.Q8_0])
+def test_experts_are_taken_apart(kind: Kind, write_gguf: WriteGGUF) -> None:
+    tensors, name = small_tensors("lfm2moe"), "blk.1.ffn_down_exps.weight"
+    exact = tensors[name]
+    kinds = {}
+    if kind is not Kind.F32:
+        tensors[name], kinds = gguf.quants.quantize(exact, kind), {name: kind}
+        exact = gguf.quants.dequantize(tensors[name], kind)
+    file = GGUFFile(write_gguf("lfm2moe", tensors, kinds=kinds))
+    for expert in range(EXPERTS):
+        found = f"model.layers.1.feed_forward.experts.{expert}."
+        assert np.array_equal(file.tensor(f"{found}w2.weight").numpy(), exact[expert])
+        assert np.array_equal(file.tensor(f"{found}w1.weight").numpy(), tensors["blk.1.ffn_gate_exps.weight"][expert])
+        assert np.array_equal(file.tensor(f"{found}w3.weight").numpy(), tensors["blk.1.ffn_up_exps.weight"][expert])
+        blocks = file.blocks(f"{found}w2.weight")
+        assert (blocks is None) == (kind is Kind.F32)
+        if blocks is not None:
+            assert np.array_equal(blocks.dequantise().numpy(), exact[expert])
+    assert file.tensor("model.layers.1.feed_forward.expert_bias").shape == (EXPERTS,)
+    for mode in ("packed", "float32"):
+        model = load_model(file, mode)
+        assert model.parameters == sum(tensor.numel() for tensor in map(file.tensor, file.names()))
+
+
+def test_lfm2_settings(write_gguf: WriteGGUF) -> None:
+    config = DecoderConfig.from_dict(GGUFFile(write_gguf("lfm2moe")).config)
+    assert config.hybrid == Hybrid(convolutions=frozenset({0}), taps=TAPS, conv_bias=False)
+    assert config.experts == Experts(EXPERTS, 2, EXPERT_WIDE, 1, biased=True, normed=True, scale=1.0)
+    assert (config.kv_heads, config.norm_eps, config.tied) == (KV_HEADS, pytest.approx(1e-6), True)
+    with pytest.raises(WeightsError, match="3 numbers of heads contradict 2 layers"):
+        GGUFFile(write_gguf("lfm2", settings={"attention.head_count_kv": [0, 2, 2]}))
+    with pytest.raises(WeightsError, match="gating function 1"):
+        GGUFFile(write_gguf("lfm2moe", settings={"expert_gating_func": 1}))
+    with pytest.raises(ModelConfigError, match="num_key_value_heads"):
+        DecoderConfig.from_dict(GGUFFile(write_gguf("lfm2", settings={"attention.head_count_kv": [1, 2]})).config)
+
+
 def test_other_architectures_are_named(write_gguf: WriteGGUF) -> None:
-    with pytest.raises(WeightsError, match=r"'phi3' is not supported \(supported: llama, qwen2, qwen3, gemma3\)"):
+    with pytest.raises(
+        WeightsError, match=r"'phi3' is not supported \(supported: llama, qwen2, qwen3, gemma3, lfm2, lfm2moe\)"
+    ):
         open_weights(write_gguf("phi3", small_tensors("llama")))
     with pytest.raises(WeightsError, match=r"'blk\.0\.attn_q_norm\.weight' does not belong to a llama model"):
         open_weights(write_gguf("llama", small_tensors("qwen3")))

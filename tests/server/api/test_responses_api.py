@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import openai
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
+from openai.types.responses import Response, ResponseItemList, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from voxlane.server.config import KeysConfig, LimitsConfig, ServerConfig
@@ -242,6 +242,70 @@ async def test_what_is_kept_can_be_read_referred_to_and_deleted(serving: Any) ->
         assert later.output_text.startswith("assistant=hello;user=history;")
 
 
+async def test_the_items_that_led_to_a_response(serving: Any) -> None:
+    async with serving() as server, client_of(server) as client:
+        first = await client.responses.create(input="call", tools=[WEATHER], instructions="Be brief.")
+        (call,) = first.output
+        assert call.type == "function_call"
+        answer: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+        parts: Any = [{"type": "input_text", "text": "one"}, {"type": "input_text", "text": "two"}]
+        asked: Any = {"role": "user", "content": parts}
+        second = await client.responses.create(input=[answer, asked], previous_response_id=first.id)
+        third = await client.responses.create(input="more", previous_response_id=second.id)
+        listed = [item async for item in client.responses.input_items.list(third.id, order="asc", limit=2)]
+        assert [item.type for item in listed] == [
+            "message", "function_call", "function_call_output", "message", "message", "message",
+        ]  # fmt: skip
+        assert [getattr(item, "role", "") for item in listed] == ["user", "", "", "user", "assistant", "user"]
+        assert listed[1].id == call.id
+        assert listed[4].id == second.output[0].id
+        assert [part.text for part in listed[3].content] == ["one", "two"]  # type: ignore[union-attr]
+        assert listed[2].to_dict()["output"] == "sunny"
+        newest = [item.id async for item in client.responses.input_items.list(third.id)]
+        assert newest == [item.id for item in reversed(listed)]
+        raw = (await server.client.get(f"/v1/responses/{third.id}/input_items?limit=4&order=asc")).json()
+        ResponseItemList.model_validate(raw, strict=True)
+        assert (raw["has_more"], raw["first_id"], raw["last_id"]) == (True, listed[0].id, listed[3].id)
+        last = (await server.client.get(f"/v1/responses/{third.id}/input_items?after={listed[0].id}")).json()
+        assert (last["data"], last["has_more"]) == ([], False)
+        # An item can be referred to by the id under which it is listed.
+        reference: Any = {"type": "item_reference", "id": listed[0].id}
+        told = await client.responses.create(input=[reference, {"role": "user", "content": "history"}])
+        assert told.output_text == "user=call;user=history;"
+
+
+@MANY(
+    ("query", "param"),
+    [
+        ("limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("limit=x", "limit"),
+        ("order=up", "order"),
+        ("after=msg_x", "after"),
+    ],
+)
+async def test_a_wrong_question_for_input_items_is_named(serving: Any, query: str, param: str) -> None:
+    async with serving() as server, client_of(server) as client:
+        made = await client.responses.create(input="hello")
+        answer = await server.client.get(f"/v1/responses/{made.id}/input_items?{query}&include[]=x")
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+        with pytest.raises(openai.NotFoundError) as missing:
+            await client.responses.input_items.list("resp_none")
+        assert missing.value.code == "response_not_found"
+
+
+async def test_only_a_response_in_the_background_can_be_cancelled(serving: Any) -> None:
+    async with serving() as server, client_of(server) as client:
+        made = await client.responses.create(input="hello")
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.responses.cancel(made.id)
+        assert refused.value.code == "not_in_background"
+        assert "close its connection" in str(refused.value)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.cancel("resp_none")
+        assert (await client.responses.retrieve(made.id)).status == "completed"
+
+
 async def test_an_answer_is_given_though_it_cannot_be_kept(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> bool:
         raise StoreUnavailable(detail="full")
@@ -280,6 +344,10 @@ async def test_a_response_belongs_to_its_key(serving: Any, tmp_path: Any) -> Non
             await maria.responses.retrieve(made.id)
         with pytest.raises(openai.NotFoundError):
             await maria.responses.delete(made.id)
+        with pytest.raises(openai.NotFoundError):
+            await maria.responses.input_items.list(made.id)
+        with pytest.raises(openai.NotFoundError):
+            await maria.responses.cancel(made.id)
         with pytest.raises(openai.BadRequestError):
             await maria.responses.create(input="history", previous_response_id=made.id)
         assert (await peter.responses.retrieve(made.id)).id == made.id

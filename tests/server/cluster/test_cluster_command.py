@@ -25,6 +25,7 @@ class FakeFleet:
         self.did: list[str] = []
         self._cells = {name: [state] for name, state in states.items()}
         self._specs = {spec.name: spec for spec in specs_of(ClusterPlan(cells=9), local=True)}
+        self.machines = {"one": {"CPU": 8.0, "GPU": 0.0}}
 
     def names(self) -> list[str]:
         return list(self._cells)
@@ -60,6 +61,12 @@ class FakeFleet:
     def free(self) -> dict[str, float]:
         return {"CPU": 1.0, "GPU": 0.0}
 
+    def free_by_machine(self) -> dict[str, dict[str, float]]:
+        return self.machines
+
+    def unplaced(self) -> set[str]:
+        return {name for name, states in self._cells.items() if states == ["no answer"]}
+
     def close(self) -> None:
         self.did.append("close")
 
@@ -67,6 +74,7 @@ class FakeFleet:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(cluster, "ROOM_SECONDS", 0.0)
     monkeypatch.setattr(local_ray, "folder", lambda: tmp_path)
 
 
@@ -107,6 +115,45 @@ def test_up_creates_what_is_missing_and_tells_what_differs(
     said = capsys.readouterr()
     assert "cell2" in said.out
     assert "cell1: runs with other settings" in said.err
+
+
+def test_cells_without_room_are_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two cells of three cores fit on the two machines, though seven cores are free."""
+    fleet = FakeFleet(cell1="ready")
+    fleet.local, fleet.machines = False, {"one": {"CPU": 3.0, "GPU": 0.0}, "two": {"CPU": 4.0, "GPU": 1.0}}
+    use(monkeypatch, fleet)
+    assert cli.main(["cluster", "up", "--cells", "5", "--cpus-per-cell", "3"]) == 2
+    assert fleet.did == ["close"]
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "voxlane: no room for 2 of 4 cells that need 3 cores each (free: one: 3 cores, 0 GPUs; two: 4 cores, 1 GPUs); "
+        "add a machine (`ray start --address …`), or lower --cells or --cpus-per-cell"
+    )
+    assert cli.main(["cluster", "up", "--cells", "3", "--cpus-per-cell", "3"]) == 0
+
+
+def test_a_cell_that_waits_for_a_machine_already_needs_room(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = FakeFleet(cell1="no answer")
+    fleet.machines = {"one": {"CPU": 0.5, "GPU": 0.0}}
+    use(monkeypatch, fleet)
+    assert cli.main(["cluster", "up", "--cells", "1", "--gpus-per-cell", "2"]) == 2
+    told = capsys.readouterr().err
+    assert "no room for 1 of 1 cells that need 1 cores and 2 GPUs each (free: one: 0.5 cores, 0 GPUs)" in told
+    assert "`voxlane cluster down` and `up` start a Ray with more" in told
+
+
+def test_machines_that_join_later_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = FakeFleet()
+    fleet.machines = {}
+    use(monkeypatch, fleet)
+    assert cli.main(["cluster", "up", "--cells", "1", "--wait-for-machines"]) == 0
+    assert "(free: no machine); " in capsys.readouterr().err
+    assert fleet.did == ["create cell1", "close"]
 
 
 def test_a_cell_that_is_not_ready_in_time_is_explained() -> None:

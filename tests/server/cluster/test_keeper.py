@@ -150,6 +150,8 @@ def test_whatever_fails_in_the_keeper_the_cell_is_tried_again(keep: Keep, monkey
     until(lambda: facts(keeper).serves, "it is ready at the second try")
     assert facts(keeper).restarts == 1
     assert wait_gone(pids[:1], GONE_S) == []
+    environment = Path(f"/proc/{facts(keeper).pid}/environ").read_bytes().split(b"\0")
+    assert b"VOXLANE_KEEPER_FAILURES=1" in environment  # the cell counts it
 
 
 def test_a_program_that_is_not_there_is_told(keep: Keep) -> None:

@@ -9,7 +9,16 @@ import msgspec
 import pytest
 
 from voxlane.server.cli import _parser
-from voxlane.server.cluster.plan import ClusterPlan, check_known, in_order, read_plan, serve_command, spec_of, specs_of
+from voxlane.server.cluster.plan import (
+    ClusterPlan,
+    check_known,
+    in_order,
+    places,
+    read_plan,
+    serve_command,
+    spec_of,
+    specs_of,
+)
 from voxlane.server.commands.cluster_arguments import EXAMPLES
 from voxlane.server.errors import ConfigError
 
@@ -101,3 +110,15 @@ def test_names_are_counted_as_people_do_and_unknown_ones_refused() -> None:
         check_known("cell9", ["cell2", "cell1"])
     with pytest.raises(ConfigError, match="there are none"):
         check_known("cell9", [])
+
+
+def test_a_cell_needs_all_its_resources_on_one_machine() -> None:
+    machines = [{"CPU": 3.0, "GPU": 0.0}, {"CPU": 4.0, "GPU": 1.0}, {}]
+    assert places(machines, cpus=3, gpus=0) == 2
+    assert places(machines, cpus=1, gpus=0) == 7
+    assert places(machines, cpus=1, gpus=1) == 1
+    assert places(machines, cpus=0, gpus=1) == 1
+    assert places(machines, cpus=5, gpus=0) == 0
+    assert places([{"CPU": 0.9999}], cpus=1 / 3, gpus=0) == 3  # as Ray rounds
+    assert places(machines, cpus=0, gpus=0) > 1000
+    assert places([], cpus=0, gpus=0) == 0

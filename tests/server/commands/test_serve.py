@@ -100,6 +100,17 @@ def test_the_banner_tells_how_to_use_it_and_sigterm_ends_it(served: Any) -> None
     assert "drained running=0 finished=0 ended=0" in log
 
 
+@pytest.mark.parametrize(("told", "counted"), [("3", 3.0), ("", 0.0), ("-1", 0.0)])
+def test_a_cell_counts_the_failures_of_its_keeper(
+    served: Any, monkeypatch: pytest.MonkeyPatch, told: str, counted: float
+) -> None:
+    monkeypatch.setenv("VOXLANE_KEEPER_FAILURES", told)
+    server = served()
+    figures = httpx.get(f"{server.url}/metrics").text
+    assert f'voxlane_caught_errors_total{{part="keeper"}} {counted}\n' in figures
+    assert server.stop()[0] == 0
+
+
 def test_running_requests_finish_before_the_end(served: Any) -> None:
     server = served(drain_s=120)
     with httpx.Client(timeout=60) as client, httpx.Client(timeout=60) as other:

@@ -290,6 +290,7 @@ async def test_a_bug_ends_one_conversation_only(serving: Any, monkeypatch: pytes
         assert await peer.closed() == 1011
         assert peer.seen[-1][2] == "internal_error"
         assert len(running.service.sessions) == 1
+        assert 'caught_errors_total{part="conversation"} 1.0' in (await running.client.get("/metrics")).text
 
 
 async def test_the_engine_dies_and_the_conversation_goes_on(serving: Any) -> None:

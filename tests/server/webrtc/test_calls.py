@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import re
 import sys
 import threading
 from typing import Any
@@ -161,6 +162,12 @@ async def test_hang_up_and_the_end_of_the_peer_end_the_conversation(serving: Any
         await eventually(lambda: len(running.service.sessions) == len(running.service.calls) == 0)
 
 
+async def caught(running: Any, part: str) -> float:
+    """Return how many errors that nothing foresaw a part of the server has counted."""
+    figures = (await running.client.get("/metrics")).text
+    return float(re.search(f'voxlane_caught_errors_total{{part="{part}"}} (.*)', figures)[1])  # type: ignore[index]
+
+
 async def test_what_is_refused(serving: Any) -> None:
     async with serving(api_key="k") as running:
         key = {"authorization": "Bearer k", "content-type": "application/sdp"}
@@ -185,6 +192,7 @@ async def test_what_is_refused(serving: Any) -> None:
             answer = await running.client.post("/v1/realtime/calls", content=content, headers=key)
             assert answer.status_code in (400, 413)
             assert reason in answer.json()["error"]["message"]
+        assert await caught(running, "webrtc_offer") == 1  # the one that the library could not read
         json_body = await running.client.post("/v1/realtime/calls", json={}, headers={"authorization": "Bearer k"})
         assert "must be application/sdp" in json_body.json()["error"]["message"]
         bad = await caller.http.post(
@@ -376,6 +384,7 @@ async def test_a_bug_in_a_call_is_logged_and_ends_it(
     async with serving() as running, calling(running.client) as caller:
         await asyncio.wait_for(caller.closed.wait(), 10)
         await eventually(lambda: len(running.service.calls) == 0)
+        assert await caught(running, "webrtc_call") == 1
     logged = [one.getMessage() for one in caplog.records if one.name == "voxlane.server.webrtc.calls"]
     assert len(logged) == 1
     assert logged[0].startswith("bug")

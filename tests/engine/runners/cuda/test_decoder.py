@@ -17,7 +17,7 @@ from torch import Tensor
 
 from voxlane.engine.api import Finished, FromEngine, Pause, Resume, SamplingParams, Submit, ToEngine
 from voxlane.engine.jobs.chat import TextJob
-from voxlane.engine.kernels.attention.pages import Layout
+from voxlane.engine.kernels.attention.pages import Layout, StatePages
 from voxlane.engine.kernels.sampling.sampling import BLOCK, MIN_P, POSITION, SEED_LOW, TEMPERATURE, TOKEN, TOP_K, TOP_P
 from voxlane.engine.kernels.yield_flag import EVERY_LAYERS
 from voxlane.engine.loop.core import Core
@@ -229,15 +229,16 @@ class Pair:
     pools: tuple[BlockPool, BlockPool]
 
 
-@pytest.fixture(scope="module")
-def model(checkpoint: Callable[..., Path]) -> Decoder:
-    return Decoder.load(SafetensorsDirectory(checkpoint("qwen3")), "float32")
+@pytest.fixture(scope="module", params=["qwen3", "lfm2"])
+def model(checkpoint: Callable[..., Path], request: pytest.FixtureRequest) -> Decoder:
+    return Decoder.load(SafetensorsDirectory(checkpoint(request.param)), "float32")
 
 
 def pair(model: Decoder, max_batch: int = 6) -> Pair:
     caches = [KVCache(model.spec.pages, 80, BLOCK_TOKENS, torch.float32, host_blocks=4) for _ in range(2)]
     cuda = CudaRunner(model, caches[1], CPU, max_batch=max_batch, context_tokens=model.context_tokens)
-    return Pair(Runner(model, caches[0]), cuda, (BlockPool(80, BLOCK_TOKENS), BlockPool(80, BLOCK_TOKENS)))
+    pools = [BlockPool(80, BLOCK_TOKENS, state=cache.state) for cache in caches]
+    return Pair(Runner(model, caches[0]), cuda, (pools[0], pools[1]))
 
 
 def run_step(runner: Runner, requests: list[Request], chunk: int) -> list[Outcome]:
@@ -443,11 +444,15 @@ def test_a_rehearsal_leaves_nothing_behind(model: Decoder) -> None:
     for page in both.cuda.cache.pages:
         page.k.fill_(7.0)
         page.v.fill_(7.0)
+    states = [page for page in both.cuda.cache.layers if isinstance(page, StatePages)]
+    for state in states:
+        state.vectors.fill_(7.0)
     told: list[float] = []
     both.cuda.rehearse(300, told.append)
     # 1 x 17, 1 x 257, 16 x 17 and 17 x 17 tokens fit, and 1 x 300; each with short tables and with long ones.
     assert told == [pytest.approx(n / 10) for n in range(1, 11)]
     assert all(bool((part == 7.0).all()) for page in both.cuda.cache.pages for part in (page.k, page.v))
+    assert all(bool((state.vectors == 7.0).all()) for state in states)
 
 
 @pytest.mark.parametrize(("step_tokens", "full"), [(100, {(1, 100)}), (600, {(1, 600), (128, 4), (512, 1)})])
