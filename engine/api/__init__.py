@@ -23,6 +23,7 @@ from voxlane.engine.api.messages import (
     Loading,
     Message,
     Pause,
+    Pieces,
     Ping,
     Pong,
     Probability,
@@ -52,6 +53,7 @@ from voxlane.engine.api.packets import (
     bundle,
     fragments,
 )
+from voxlane.engine.api.pieces import SOUND_END, heard_pieces
 from voxlane.engine.api.progress import PAGE_BYTES, ProgressPage
 from voxlane.engine.api.pronunciations import (
     MAX_PRONUNCIATIONS,

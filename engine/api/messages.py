@@ -42,7 +42,8 @@ class Submit(_Message, frozen=True):
 
     `chat` renders messages with the model's template; `complete` and `score` take text as it is. `probe` takes messages
     whose last is the user's and may be unfinished, and asks whether it is finished. `asr` and `tts` take their input in
-    any number of Appends until EndInput. `voice` takes a recording in the same way and answers with VoiceMade; `text`
+    any number of Appends until EndInput. `converse` takes messages and then what a person says, in the same way as
+    `asr`, and answers in text and sound. `voice` takes a recording in the same way and answers with VoiceMade; `text`
     holds the words of the recording, if the voice should imitate its manner too.
     """
 
@@ -230,6 +231,18 @@ class Samples(_Message, frozen=True):
     words: tuple[SpokenWord, ...]  # the words that end in these samples; the first may begin in earlier ones
 
 
+class Pieces(_Message, frozen=True):
+    """More of a `converse` answer as its model knows it, for the messages of the next turn.
+
+    A piece of one number is a token, a longer one a frame of sound. What was not heard is cut from the history with
+    `heard_pieces`; Rewound cuts the pieces from the frame of its sample on.
+    """
+
+    request_id: str
+    epoch: int
+    pieces: tuple[tuple[int, ...], ...]
+
+
 class Rewound(_Message, frozen=True):
     """All samples of a reply from this one on are void, and the words that end after it; they are sent again."""
 
@@ -337,6 +350,7 @@ FromEngine = (
     | Text
     | Words
     | Samples
+    | Pieces
     | Rewound
     | ToolCall
     | Probability

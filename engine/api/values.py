@@ -336,6 +336,8 @@ class ChatMessage(Value, frozen=True):
     content: str
     tool_calls: tuple[ToolUse, ...] = ()  # role "assistant"
     call_id: str = ""  # role "tool": the call that this message answers
+    sound: bytes = b""  # role "user", task "converse": what was said instead of `content`, 16-bit at LISTEN_RATE
+    pieces: tuple[tuple[int, ...], ...] = ()  # role "assistant", task "converse": as Pieces told them
 
 
 class TokenLogprob(Value, frozen=True):

@@ -21,6 +21,7 @@ MODEL_OF: Mapping[Task, ModelName] = {
     "asr": "asr",
     "tts": "tts",
     "voice": "tts",
+    "converse": "speech",
 }
 
 CANNOT_CLONE = "this engine cannot make voices from recordings; with a Qwen3-TTS Base checkpoint as tts_model it can"

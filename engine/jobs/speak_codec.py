@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from voxlane.engine.api import RequestStats, SpokenWord, Submit
 from voxlane.engine.errors import REQUEST_FAULTS, Refusal, describe_fault
+from voxlane.engine.jobs.codec_speech import CodecSpeechJob
 from voxlane.engine.jobs.job import Change, Job
-from voxlane.engine.jobs.speech import MAX_CLAUSE_CHARS, SpeechJob, check_length, halves
+from voxlane.engine.jobs.speech import MAX_CLAUSE_CHARS, check_length, halves
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
-from voxlane.engine.memory.state_rows import IDLE, StateRows
+from voxlane.engine.memory.state_rows import StateRows
 from voxlane.engine.models.qwen3_tts.config import MIN_FRAMES
 from voxlane.engine.models.qwen3_tts.prompt import PromptError
 from voxlane.engine.runners.codec_streams import MAX_CHUNK
@@ -102,18 +103,17 @@ class SpeakCodecJobFactory:
         return SpeakCodecJob(submit, now, self._facts, self._pool, manner)
 
 
-class SpeakCodecJob(SpeechJob):
+class SpeakCodecJob(CodecSpeechJob):
     """One reply."""
 
     def __init__(
         self, submit: Submit, now: float, facts: CodecVoiceFacts, pool: BlockPool, manner: VoicePrompt
     ) -> None:
-        super().__init__(submit, now, facts.sample_rate)
+        super().__init__(submit, now, facts.sample_rate, facts.slots)
         self._facts = facts
         self._pool = pool
         self._manner = manner
         self._pace = WordTimer(facts.sample_rate)
-        self._slot = -1
         self._text: list[int] = []  # tokens of this utterance
         self._firsts: list[int] = []  # where its words begin in `_text`
         self._letters = 0.0  # in this utterance
@@ -185,12 +185,6 @@ class SpeakCodecJob(SpeechJob):
             self._begin_anew(read if over else None, change, now)
         self.refresh(now)
         return change
-
-    def close(self) -> None:
-        """Give the state row back."""
-        self._facts.slots.leave(self)
-        if self._slot >= 0:
-            self._facts.slots.release(self._slot)
 
     def stats(self, now: float) -> RequestStats:
         """Return what it has cost so far."""
@@ -330,38 +324,6 @@ class SpeakCodecJob(SpeechJob):
         if words:
             self._said = max(self._said, words[-1].end)
 
-    # ---- its row of the codec's state
-
-    @property
-    def rank(self) -> int:
-        """Its rank among the streams that wait for a state row."""
-        return self.submit.priority
-
-    @property
-    def waits(self) -> bool:
-        """Whether it needs a state row now."""
-        return self._slot < 0 < self._request.pending and not self.paused
-
-    @property
-    def engaged(self) -> bool:
-        """Whether a step under way makes its next frame."""
-        return self._stream.utterance.frame_due(self._request.computed)
-
-    @property
-    def claim(self) -> tuple[int, float]:
-        """Its claim to its state row: lower the longer it is idle, or the more audio its listener has."""
-        if self.paused or self._request.waiting_for_input:
-            return IDLE, self._request.progress_s
-        return self.rank, -self._heard_until_s
-
-    def give_up(self) -> int:
-        """Give its state row up for another stream; with its next row it has to be caught up."""
-        slot, self._slot, self._stream.slot, self._stream.stale = self._slot, -1, -1, True
-        self._request.waiting_for_input = True
-        if self._request.pending > 0:
-            self._facts.slots.wait(self)
-        return slot
-
     # ---- the scheduler's view
 
     def refresh(self, now: float) -> None:
@@ -370,9 +332,7 @@ class SpeakCodecJob(SpeechJob):
         positions = utterance.available if self._text else 0
         request.tokens += [0] * (positions - len(request.tokens))  # only their number matters, and it never falls
         if self._slot < 0 < request.pending:
-            self._facts.slots.wait(self)
-            if self._facts.slots.serves(self):
-                self._slot = stream.slot = self._facts.slots.take(self)
+            self._take_row()
         lacking = self._slot < 0 or request.pending <= 0
         if request.waiting_for_input and not lacking:
             request.progress_s, request.due_s = now, self._first_due(now)

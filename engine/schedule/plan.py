@@ -49,6 +49,9 @@ TEXT = Abilities(plans_ahead=True, next_token_s=0.15, smallest_step=MIN_CHUNK)
 SPEECH_FRAMES = Abilities(smallest_step=1)
 """A speech model that decodes frame by frame."""
 
+CONVERSATION = Abilities(smallest_step=MIN_CHUNK)
+"""A model that reads a conversation in chunks, and then writes and speaks."""
+
 
 @dataclass(slots=True)
 class ModelResources:

@@ -31,7 +31,7 @@ PATIENCE_S = 4.0
 FIRST_TOKEN_TARGET_S = {Priority.NORMAL: 2.0, Priority.HIGH: 0.5, Priority.CRITICAL: 0.1}
 """When a first token is due if the sender gave no deadline."""
 
-CACHED_TASKS = frozenset({"chat", "complete", "probe"})
+CACHED_TASKS = frozenset({"chat", "complete", "probe", "converse"})
 """Tasks whose prompts use the prefix cache."""
 
 SLOW_MACHINE_FACTOR = 2.0

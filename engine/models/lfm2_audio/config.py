@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from voxlane.engine.api import SOUND_END
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.models.generic_keys import CHOOSING, NEUTRAL, NOTES
 from voxlane.engine.models.lfm2_audio.conformer_config import ConformerConfig
 from voxlane.engine.models.settings import Settings
 
-CODES = 2048
+CODES = SOUND_END
 """Entries of a codebook of Mimi. One more code, this number, ends a stretch of sound."""
 
 AUDIO_START, TEXT_END, END_OF_TURN = 128, 130, 7

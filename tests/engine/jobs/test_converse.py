@@ -1,0 +1,329 @@
+"""A speech-to-speech model in a whole engine: turns with text and sound, held, rewound, and what is known of them next.
+
+The weights are random: the plumbing is real, the voice is noise.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lfm2_audio_checkpoint as checkpoint
+import numpy as np
+import pytest
+import torch
+
+from voxlane.engine.api import (
+    Append,
+    Cancel,
+    ChatMessage,
+    EndInput,
+    Finished,
+    FromEngine,
+    Pause,
+    Pieces,
+    Refused,
+    Resume,
+    Rewind,
+    Rewound,
+    Samples,
+    SamplingParams,
+    SpeakParams,
+    Submit,
+    Text,
+    ToEngine,
+    Tool,
+    heard_pieces,
+)
+from voxlane.engine.jobs.converse import ConverseFacts, ConverseJob, ConverseJobFactory
+from voxlane.engine.loop.core import Core
+from voxlane.engine.memory.blocks import BlockPool
+from voxlane.engine.memory.pages import KVCache
+from voxlane.engine.models.lfm2_audio.dialogue import ClipRow
+from voxlane.engine.models.lfm2_audio.mimi import MimiCodec
+from voxlane.engine.models.lfm2_audio.model import Lfm2Audio
+from voxlane.engine.models.lfm2_audio.prompt import ConversePrompts
+from voxlane.engine.models.qwen3_tts.config import SpeechSampling
+from voxlane.engine.runners.converse import ConverseRunner
+from voxlane.engine.schedule.cost import CostModel
+from voxlane.engine.schedule.plan import CONVERSATION, Limits, ModelResources
+from voxlane.engine.schedule.scheduler import Scheduler
+from voxlane.engine.text.tokenizer import Tokenizer
+from voxlane.engine.weights.safetensors import SafetensorsDirectory
+
+BLOCK, BLOCKS = 4, 400
+TOKENS = 9
+PLAIN = SamplingParams(max_tokens=TOKENS)
+DRAWN = SamplingParams(max_tokens=TOKENS, temperature=1.0, top_k=20, seed=3)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoint.write(tmp_path_factory.mktemp("lfm2-audio"))
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Lfm2Audio:
+    return Lfm2Audio.load(SafetensorsDirectory(folder), "float32")
+
+
+@pytest.fixture(scope="module")
+def codec(folder: Path, model: Lfm2Audio) -> MimiCodec:
+    return MimiCodec.load(SafetensorsDirectory(folder / "mimi"), model.config.groups)
+
+
+@pytest.fixture(scope="module")
+def prompts(folder: Path, model: Lfm2Audio) -> ConversePrompts:
+    return ConversePrompts.of(model, Tokenizer.open(folder))
+
+
+class Listener:
+    """An engine, and what was told of each request."""
+
+    def __init__(
+        self, model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts, *, slots: int = 3, blocks: int = BLOCKS
+    ) -> None:
+        cache = KVCache(model.spec.pages, blocks, BLOCK, torch.float32, host_blocks=64)
+        pool = BlockPool(blocks, BLOCK, state=cache.state)
+        resources = ModelResources(pool, BlockPool(64, BLOCK, prefix_cache=False), CostModel(), abilities=CONVERSATION)
+        runner = ConverseRunner(model, codec, cache, slots=slots, max_rows=4)
+        config = model.config
+        facts = ConverseFacts(
+            config.interleaved_text,
+            config.interleaved_frames,
+            codec.frame_samples,
+            codec.sample_rate,
+            limit=min(512, blocks * BLOCK),
+            slots=runner.slots,
+            sampling=SpeechSampling(temperature=1.0, top_k=4, max_frames=14),
+        )
+        self.clock = 0.0
+        self.core = Core(
+            Scheduler({"speech": resources}, Limits(max_batch=4, max_step_tokens=64)),
+            {"speech": runner},
+            {"speech": ConverseJobFactory(facts, pool, prompts)},
+            clock=self._now,
+            max_waiting=8,
+        )
+        self.pool = pool
+        self.text: dict[str, str] = {}
+        self.pcm: dict[str, bytes] = {}
+        self.pieces: dict[str, list[tuple[int, ...]]] = {}
+        self.words: dict[str, list[tuple[int, int]]] = {}
+        self.ends: dict[str, str] = {}
+        self.refused: dict[str, str] = {}
+        self.cached: dict[str, int] = {}
+        self._frame = codec.frame_samples
+
+    def _now(self) -> float:
+        self.clock += 0.001
+        return self.clock
+
+    def send(self, *commands: ToEngine) -> None:
+        self.take(self.core.handle(list(commands)))
+
+    def take(self, messages: list[FromEngine]) -> None:
+        for message in messages:
+            match message:
+                case Text(name, _, text):
+                    self.text[name] = self.text.get(name, "") + text
+                case Samples(name, _, offset, pcm, words):
+                    assert 2 * offset == len(self.pcm.get(name, b"")), "a gap, or something that was under way"
+                    self.pcm[name] = self.pcm.get(name, b"") + pcm
+                    self.words.setdefault(name, []).extend((word.start, word.end) for word in words)
+                case Pieces(name, _, pieces):
+                    self.pieces.setdefault(name, []).extend(pieces)
+                case Rewound(name, _, sample):
+                    self.pcm[name] = self.pcm.get(name, b"")[: 2 * sample]
+                    kept, frames = [], sample // self._frame
+                    for piece in self.pieces.get(name, []):
+                        if len(piece) > 1:
+                            frames -= 1
+                        if frames < 0:
+                            break
+                        kept.append(piece)
+                    self.pieces[name] = kept
+                case Finished(name, _, reason, stats):
+                    self.ends[name], self.cached[name] = reason, stats.cached_tokens
+                case Refused(name, _, _, detail):
+                    self.refused[name] = detail
+
+    def run(self, steps: int = 2000) -> None:
+        for _ in range(steps):
+            if not self.core.busy:
+                return
+            self.take(self.core.step())
+
+    def ask(self, name: str, submit: Submit, sound: bytes) -> None:
+        """Submit, speak in two pieces with steps between them, and end the turn."""
+        self.send(submit)
+        self.run(3)
+        self.send(Append(name, audio=sound[:7001]), Append(name, audio=sound[7001:]), EndInput(name))
+
+
+def sound(seconds: float, seed: int = 1) -> bytes:
+    return (np.random.default_rng(seed).normal(0, 3000, int(16_000 * seconds))).astype("<i2").tobytes()
+
+
+def answer(listener: Listener, submit: Submit, said: bytes) -> tuple[str, bytes, list[tuple[int, ...]]]:
+    listener.ask(submit.request_id, submit, said)
+    listener.run()
+    name = submit.request_id
+    assert listener.ends[name] in ("eos", "length")
+    return listener.text.get(name, ""), listener.pcm[name], listener.pieces[name]
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, DRAWN], ids=["likeliest", "drawn"])
+def test_a_turn_is_answered_in_text_and_sound_the_same_every_time(
+    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts, sampling: SamplingParams
+) -> None:
+    first = answer(Listener(model, codec, prompts), Submit("a", "converse", sampling=sampling), sound(0.9))
+    text, pcm, pieces = first
+    frames = [piece for piece in pieces if len(piece) > 1 and piece[0] != 2048]
+    assert any(len(piece) == 1 for piece in pieces)
+    assert frames
+    assert text or sampling is PLAIN, "the likeliest tokens of random weights may have no text"
+    assert len(pcm) == 2 * codec.frame_samples * len(frames)
+    listener = Listener(model, codec, prompts)
+    for name, seconds in (("b", 0.4), ("c", 1.3)):
+        listener.ask(name, Submit(name, "converse", sampling=DRAWN), sound(seconds, seed=9))
+    assert answer(listener, Submit("a", "converse", sampling=sampling), sound(0.9))[::2] == first[::2]
+    assert_alike(listener.pcm["a"], pcm)
+    words = [text[start:end] for start, end in listener.words.get("a", [])]
+    assert words == text.split()
+
+
+def assert_alike(one: bytes, other: bytes) -> None:
+    """A codec's products round differently beside other streams."""
+    assert len(one) == len(other)
+    difference = np.frombuffer(one, "<i2").astype(int) - np.frombuffer(other, "<i2").astype(int)
+    assert np.abs(difference).max(initial=0) <= 1
+
+
+def test_held_and_let_go_nothing_is_lost_or_repeated(
+    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts
+) -> None:
+    expected = answer(Listener(model, codec, prompts), Submit("a", "converse", sampling=DRAWN), sound(0.9))
+    listener = Listener(model, codec, prompts)
+    listener.ask("a", Submit("a", "converse", sampling=DRAWN), sound(0.9))
+    for _ in range(12):
+        listener.run(3)
+        listener.send(Pause(("a",)))
+        before = listener.pcm.get("a")
+        listener.run(4)
+        assert listener.pcm.get("a") == before
+        listener.send(Resume("a"))
+    listener.run()
+    assert (listener.text["a"], listener.pcm["a"], listener.pieces["a"]) == expected
+
+
+@pytest.mark.parametrize("frame", [0, 1, 4, 5])
+def test_rewound_it_says_the_same_again(
+    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts, frame: int
+) -> None:
+    expected = answer(Listener(model, codec, prompts), Submit("a", "converse", sampling=DRAWN), sound(0.9))
+    listener = Listener(model, codec, prompts)
+    listener.ask("a", Submit("a", "converse", sampling=DRAWN), sound(0.9))
+    while len(listener.pcm.get("a", b"")) < 2 * codec.frame_samples * 7:
+        listener.run(1)
+    listener.send(Rewind("a", frame * codec.frame_samples + 5))
+    assert len(listener.pcm["a"]) == 2 * frame * codec.frame_samples
+    listener.run()
+    assert (listener.text["a"], listener.pieces["a"]) == (expected[0], expected[2])
+    assert_alike(listener.pcm["a"], expected[1])
+
+
+def test_streams_share_a_row_of_the_codec_and_blocks(
+    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts
+) -> None:
+    """One row for two who speak, and so few blocks that one has to yield."""
+    alone = {
+        name: answer(Listener(model, codec, prompts), Submit(name, "converse", sampling=DRAWN), sound(0.5, seed))
+        for name, seed in (("a", 1), ("b", 2))
+    }
+    listener = Listener(model, codec, prompts, slots=1, blocks=80)
+    for name, seed in (("a", 1), ("b", 2)):
+        listener.ask(name, Submit(name, "converse", sampling=DRAWN), sound(0.5, seed))
+    listener.run()
+    for name, (text, pcm, pieces) in alone.items():
+        assert (listener.text.get(name, ""), listener.pieces[name]) == (text, pieces)
+        assert_alike(listener.pcm[name], pcm)
+
+
+def test_the_next_answer_knows_what_was_heard_and_nothing_else(
+    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The history holds what the person said and the answer up to the last frame of which a sample was heard."""
+    listener = Listener(model, codec, prompts)
+    first = sound(0.9)
+    _, _, pieces = answer(listener, Submit("a", "converse", sampling=DRAWN), first)
+    heard = heard_pieces(pieces, 3 * codec.frame_samples + 1, codec.frame_samples)
+    frames = [piece for piece in heard if len(piece) > 1]
+    assert len(frames) == 4
+    assert heard == tuple(pieces[: len(heard)])
+    history = (ChatMessage("user", "", sound=first), ChatMessage("assistant", "", pieces=heard))
+    opened: list[ConverseJob] = []
+    begin = ConverseJob.open
+
+    def open_and_note(job: ConverseJob, now: float) -> object:
+        opened.append(job)
+        return begin(job, now)
+
+    monkeypatch.setattr(ConverseJob, "open", open_and_note)
+    told = answer(listener, Submit("b", "converse", history, sampling=DRAWN), sound(0.4, seed=5))
+    (job,) = opened
+    read = job._dialogue.pieces[: -len(job._dialogue.answer)]
+    shown = [piece for piece in read if isinstance(piece, tuple)]
+    assert shown == frames, "no frame that was not heard"
+    clips = {piece.clip.samples.shape[0] for piece in read if isinstance(piece, ClipRow)}
+    assert clips == {len(first) // 2, int(16_000 * 0.4)}
+    assert listener.cached["b"] >= BLOCK, "the first turn's clip was read before"
+    anew = answer(Listener(model, codec, prompts), Submit("b", "converse", history, sampling=DRAWN), sound(0.4, seed=5))
+    assert (told[0], told[2]) == (anew[0], anew[2]), "a prefix that was cached has the same bits"
+    other = ChatMessage("assistant", "", pieces=heard_pieces(pieces, codec.frame_samples, codec.frame_samples))
+    changed = Submit("c", "converse", (history[0], other), sampling=DRAWN)
+    assert answer(listener, changed, sound(0.4, seed=5))[2] != told[2], "it is conditioned on what was heard"
+
+
+def test_typed_text_is_answered(model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts) -> None:
+    listener = Listener(model, codec, prompts)
+    listener.send(Submit("a", "converse", text="Hello there", sampling=PLAIN), EndInput("a"))
+    listener.run()
+    assert listener.pcm["a"]
+    listener.send(Submit("b", "converse", sampling=PLAIN), EndInput("b"))
+    listener.run()
+    assert listener.ends["b"] == "eos"
+    assert "b" not in listener.pcm, "nothing was said"
+
+
+def test_a_cancelled_turn_leaves_nothing(model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts) -> None:
+    listener = Listener(model, codec, prompts)
+    listener.ask("a", Submit("a", "converse", sampling=PLAIN), sound(0.5))
+    listener.run(9)
+    listener.send(Cancel("a"))
+    listener.run()
+    assert listener.ends["a"] == "cancelled"
+    assert listener.pool.used == 0
+
+
+def test_what_it_cannot_do_is_named(model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts) -> None:
+    listener = Listener(model, codec, prompts)
+    refused = {
+        "tools": Submit("tools", "converse", tools=(Tool("f", "", "{}"),)),
+        "schema": Submit("schema", "converse", sampling=SamplingParams(schema="json")),
+        "speed": Submit("speed", "converse", speak=SpeakParams(speed=1.5)),
+        "pieces": Submit("pieces", "converse", (ChatMessage("assistant", "", pieces=((1, 2),)),)),
+        "role": Submit("role", "converse", (ChatMessage("tool", "x"),)),
+    }
+    for name, submit in refused.items():
+        listener.send(submit)
+        assert name in listener.refused[name]
+    assert listener.core.busy is False
+
+
+def test_what_was_heard() -> None:
+    pieces = ((5,), (1, 1), (2, 2), (6,), (2048, 2048), (3, 3), (7,))
+    assert heard_pieces(pieces, 0, 10) == ()
+    assert heard_pieces(pieces, 1, 10) == pieces[:2]
+    assert heard_pieces(pieces, 20, 10) == pieces[:3]
+    assert heard_pieces(pieces, 21, 10) == pieces
+    assert heard_pieces(((5,), (7,)), 99, 10) == ()
