@@ -1,4 +1,4 @@
-"""What the compiler makes of the kernels that only Hopper runs, and Triton's interpreter does not know."""
+"""What the compiler makes of kernels that Triton's interpreter does not know, or that it is too lenient with."""
 
 from __future__ import annotations
 
@@ -35,3 +35,39 @@ def test_as_many_programs_fit_as_are_meant_and_no_product_waits_for_another(shap
     assert "hopper_kernel" in said, said
     assert "NOT ITS PROGRAMS" not in said, said
     assert "ONE PRODUCT AFTER THE OTHER" not in said, said
+
+
+SHORT_CONV = """
+import sys
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from voxlane.engine.kernels.conv import short_conv_triton as module
+
+def make(kernel, constants):
+    floats = {"bcx": "*bf16", "out": "*bf16", "weight": "*fp32", "bias": "*fp32", "vectors": "*fp32"}
+    numbers = ("rows", "table_stride", "block_tokens", "slot_count")
+    kinds = {
+        name: "constexpr" if name in constants else floats.get(name, "i32" if name in numbers else "*i32")
+        for name in kernel.arg_names
+    }
+    places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(fn=kernel, signature=kinds, constexprs=places)
+    made = compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32), options={"num_warps": 4})
+    print(kernel.__name__, len(made.asm["cubin"]))
+
+for single in (True, False):
+    sizes = {"CHANNELS": 1536, "BLOCK": 1024, "TAPS": 3, "ROWS": 1 if single else 512}
+    make(module._conv_kernel, sizes | {"SINGLE": single, "bias": None})
+make(module._conv_kernel, {"CHANNELS": 2048, "BLOCK": 1024, "TAPS": 3, "ROWS": 512, "SINGLE": False})
+make(module._store_kernel, {"CHANNELS": 2048, "BLOCK": 1024, "ROWS": 512})
+"""
+
+
+@pytest.mark.parametrize("capability", ["80", "90"])
+def test_a_short_convolution_compiles(capability: str, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", SHORT_CONV, capability]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    assert said.count("_conv_kernel") == 3, said
+    assert said.count("_store_kernel") == 1, said

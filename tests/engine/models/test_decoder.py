@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from voxlane.engine.errors import ModelConfigError
+from voxlane.engine.kernels.linear import skinny
 from voxlane.engine.memory.pages import PageShape
 from voxlane.engine.models import decoder
 from voxlane.engine.models.decoder import Decoder
@@ -70,6 +71,24 @@ def test_chunks_equal_the_whole(checkpoint: MakeCheckpoint, name: str, dtype: to
     whole = Pager(model, dtype).logits(0, TOKENS)
     for chunk in (1, 7, 16):
         torch.testing.assert_close(Pager(model, dtype).logits(0, TOKENS, chunk), whole, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "lfm2"])
+def test_the_way_of_few_rows_is_that_of_many(
+    checkpoint: MakeCheckpoint, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU one or two rows go through fused products; on a CPU their references serve."""
+    model = load_model(open_weights(checkpoint(name)), "float32")
+    whole = Pager(model).logits(0, TOKENS)
+    taken: list[int] = []
+
+    def serves(rows: int, *matrices: object) -> bool:
+        taken.append(rows)
+        return rows == 1
+
+    monkeypatch.setattr(skinny, "serves", serves)
+    torch.testing.assert_close(Pager(model).logits(0, TOKENS, 1), whole, rtol=1e-4, atol=1e-4)
+    assert taken.count(1) >= len(TOKENS)
 
 
 def test_neighbours_change_nothing(checkpoint: MakeCheckpoint) -> None:
