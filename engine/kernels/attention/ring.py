@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 MAX_HEAD_DIM = 128
-"""The kernel holds all keys of a ring at once."""
+"""The kernel holds a tile of keys, and all their dimensions, at once."""
 
 
 @dataclass(frozen=True, slots=True)

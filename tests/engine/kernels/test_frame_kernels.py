@@ -98,15 +98,16 @@ def test_a_choice_for_other_rows_is_refused() -> None:
         choose_code(torch.zeros(5, VOCABULARY), packet, packet[:, 0].long(), None, torch.zeros(5, 3), torch.zeros(9, 4))
 
 
-def test_ring_attention_over_a_window_as_long_as_mimis() -> None:
-    """A ring of 265 places that is full and wraps around within the call."""
-    heads, dim, window, frames = 2, 64, 250, 16
+@pytest.mark.parametrize(("heads", "kv_heads", "window"), [(2, 2, 250), (4, 2, 121)])
+def test_ring_attention_over_a_window_as_long_as_mimis(heads: int, kv_heads: int, window: int) -> None:
+    """Rings that are walked in tiles: a full one that wraps around within the call, one that begins, an empty one."""
+    dim, frames = 32, 16
     size = window - 1 + frames
-    rings_before = torch.randn(2, 3, size, heads, dim)
-    which, angles = torch.tensor([2, 0]), torch.randn(2, frames, dim // 2)
-    moment = Moment(which, torch.tensor([4 * size - 3, 30]), angles.cos(), angles.sin())
-    qkv = torch.randn(2, frames, 3 * heads * dim)
-    ours, theirs = (Ring(*rings_before.clone().unbind(0), window) for _ in range(2))
+    kept = torch.randn(2, 4, size, kv_heads, dim)
+    which, angles = torch.tensor([2, 0, 3]), torch.randn(3, frames, dim // 2)
+    moment = Moment(which, torch.tensor([4 * size - 3, 30, 0]), angles.cos(), angles.sin())
+    qkv = torch.randn(3, frames, (heads + 2 * kv_heads) * dim)
+    ours, theirs = (Ring(*kept.clone().unbind(0), window) for _ in range(2))
     got = rings.ring_attention(qkv, heads, ours, moment)
     torch.testing.assert_close(got, ring_attention_ref(qkv, heads, theirs, moment), **CLOSE)
     torch.testing.assert_close(
