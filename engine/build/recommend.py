@@ -153,9 +153,10 @@ def memory_bytes(machine: MachineFacts, offer: ModelOffer) -> int:
 def speed_of(machine: MachineFacts, offer: ModelOffer) -> float:
     """Return the expected speed: tokens or frames a second of a model that writes, else seconds; 0 if not known."""
     if offer.job in ("chat", "speech-to-speech"):
+        used = offer.active or offer.parameters
         if machine.device == "cuda":
-            return 1 / (STEP_FLOORS * memory_bytes(machine, offer) / machine.copy_s + STEP_S)
-        return EFFICIENCY * (machine.weights_s if offer.bits < 8 else machine.weights_8_s) / offer.parameters
+            return 1 / (STEP_FLOORS * used * 2 / machine.copy_s + STEP_S)
+        return EFFICIENCY * (machine.weights_s if offer.bits < 8 else machine.weights_8_s) / used
     if machine.device == "cuda" and offer.gpu_ms:
         return offer.gpu_ms / 1e3 * max(1.0, H200_COPY / machine.copy_s)
     return offer.cpu_cost * 1e9 / machine.weights_s

@@ -21,7 +21,7 @@ _TASKS = {"chat": "chat", "listening": "asr", "voice": "tts"}
 
 _KINDS: Mapping[str, type] = {"job": str, "architecture": str, "device": str, "bits": int, "note": str}
 _HUB_KINDS: Mapping[str, type] = {"licence": str, "parameters": int, "size_gb": float}
-_OPTIONAL: Mapping[str, type] = {"cpu_cost": float, "gpu_ms": float, "gated": bool}
+_OPTIONAL: Mapping[str, type] = {"cpu_cost": float, "gpu_ms": float, "gated": bool, "active": int}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class ModelOffer:
     cpu_cost: float = 0.0  # 1e9 packed 4-bit weights; 0: not known, or a chat model
     gpu_ms: float = 0.0  # on an H200; 0: not known, or a chat model
     gated: bool = False
+    active: int = 0  # parameters that are used for one token; 0: all
     pinned: bool = False  # the catalog has the sha256 of its files
     packaged: bool = False  # it is part of an installed package: there is nothing to pull
 

@@ -23,7 +23,7 @@ GPU_24 = MachineFacts("cuda", "a GPU of 24 GB", 16, 24 * GB, 60e9, 50e9, copy_s=
 H200 = MachineFacts("cuda", "NVIDIA H200", 16, 149 * GB, 60e9, 50e9, copy_s=4.0e12)
 
 OFFERS = load_offers()
-LFM2 = {"Lfm2ForCausalLM", "Lfm2AudioForConditionalGeneration"}
+LFM2 = {"Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "Lfm2AudioForConditionalGeneration"}
 TODAY = supported_architectures() - LFM2
 
 
@@ -74,9 +74,16 @@ def test_an_h200_gets_the_largest() -> None:
 def test_a_family_appears_when_the_registry_has_it() -> None:
     before = {one.offer.name for one in judged(H200)}
     after = {one.offer.name for one in judged(H200, TODAY | LFM2)}
-    assert after - before == {"hf:LiquidAI/LFM2-1.2B", "hf:LiquidAI/LFM2-2.6B", "hf:LiquidAI/LFM2-Audio-1.5B"}
+    family = ("LFM2-1.2B", "LFM2-2.6B", "LFM2-8B-A1B", "LFM2-Audio-1.5B")
+    assert after - before == {f"hf:LiquidAI/{name}" for name in family}
     assert chosen(H200, TODAY | LFM2)["speech-to-speech"] == "hf:LiquidAI/LFM2-Audio-1.5B"
     assert {one.offer.architecture for one in judged(H200, frozenset({"hibari"}))} == {"hibari"}
+
+
+def test_a_mixture_of_experts_takes_much_memory_and_little_time() -> None:
+    machine = replace(LAPTOP, weights_s=60e9, weights_8_s=50e9)
+    assert chosen(machine, TODAY | LFM2)["chat"] == "hf:LiquidAI/LFM2-8B-A1B"
+    assert chosen(replace(machine, free_bytes=8 * GB), TODAY | LFM2)["chat"] != "hf:LiquidAI/LFM2-8B-A1B"
 
 
 def test_no_row_names_an_architecture_that_no_registry_can_have() -> None:
