@@ -35,7 +35,7 @@ PRESS_AGAIN_SECONDS = 10.0
 """When a key that led to nothing is pressed again: not while a busy machine is still at the first."""
 
 ALONE = (
-    "browser", "faults",
+    "browser", "clients", "faults",
     "e2e/test_conversation.py", "e2e/test_lab_foreign_servers.py", "e2e/test_lab_peers.py", "e2e/test_partner.py",
     "e2e/test_realtime_clients.py", "e2e/test_talker.py", "e2e/test_true_call.py", "e2e/test_voice.py",
 )  # fmt: skip
@@ -43,11 +43,12 @@ ALONE = (
 
 SOAK = (
     # foreign clients, talks in real time, whole commands
-    "browser/test_coming_back.py", "browser/test_opus.py", "browser/test_page.py::test_axe", "browser/test_trouble.py",
-    "faults", "fuzz",
+    "browser/test_coming_back.py", "browser/test_opus.py", "browser/test_page.py::test_axe",
+    "browser/test_sdk_in_browser.py", "browser/test_trouble.py",
+    "clients", "faults", "fuzz",
     "e2e/test_audio.py", "e2e/test_cloned_voices.py", "e2e/test_commands.py", "e2e/test_lab_foreign_servers.py",
     "e2e/test_lab_memory.py", "e2e/test_lab_peers.py", "e2e/test_realtime_clients.py", "e2e/test_talker.py",
-    "e2e/test_true_call.py", "e2e/test_voice.py",
+    "e2e/test_translations.py", "e2e/test_true_call.py", "e2e/test_voice.py",
     "server/commands/test_speech_commands.py",
     "server/commands/test_doctor.py::test_a_machine_without_a_gpu",
     "server/lab/test_runner.py::test_no_gate_of_another_fault", "server/lab/test_sounds.py::test_kokoro_says_it",
