@@ -65,7 +65,8 @@ SOAK = (
     "engine/test_template.py::test_a_long_lived",
     # downloads that are cut off or made by the real pip, the benchmarks' own rehearsals, wheels built and installed
     "engine/weights/test_hub.py::test_an_interrupted_pull", "engine/weights/test_mirrors.py",
-    "test_kernel_benchmarks.py", "test_kernels_compiled.py", "test_partner_benchmark.py::test_a_model_that_cannot_run",
+    "test_every_command.py::test_a_command", "test_kernel_benchmarks.py", "test_kernels_compiled.py",
+    "test_partner_benchmark.py::test_a_model_that_cannot_run",
     "test_tts_benchmarks.py", "test_voice_benchmarks.py", "test_packaging.py::test_every",
     "test_packaging.py::test_the_command", "test_packaging.py::test_the_installed", "test_packaging.py::test_the_wheel",
 )  # fmt: skip

@@ -68,4 +68,4 @@ def test_a_cell_of_the_table(
     if one.browser == "WebSocket":
         check_scenario(scenario, tap.wire, listener(client))
     else:
-        check_allowed(Wire(messages=[Message(0.0, "server", event) for event in told["events"]]))
+        check_allowed(Wire(messages=[Message(0.0, "server", event) for event in told["events"]]), webrtc=True)

@@ -128,9 +128,9 @@ def check(wire: Wire, hear: Hear) -> None:
     assert all(answer.done["usage"]["output_tokens"] > 0 for answer in found)
 
 
-def check_allowed(wire: Wire, expected_error: str = "") -> None:
+def check_allowed(wire: Wire, expected_error: str = "", *, webrtc: bool = False) -> None:
     """Raise if the server has said anything that the API does not allow, or an error of another code than expected."""
-    grammar = Grammar()
+    grammar = Grammar(webrtc=webrtc)
     for event in wire.events("server"):
         grammar.check(event)
     errors = [event["error"] for event in wire.events("server", "error") if event["error"]["code"] != expected_error]
