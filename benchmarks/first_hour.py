@@ -116,9 +116,9 @@ class Server:
             time.sleep(POLL_S)
         raise SystemExit(f"the server is not ready:\n{self._log.read_text()}")
 
-    def memory_mib(self) -> float:
+    def memory_mib(self, kind: str = "Pss") -> float:
         """Return the memory of all its processes now; a page that several share is counted once."""
-        return sum(map(_proportional_mib, family(self._process.pid)))
+        return sum(_proportional_mib(member, kind) for member in family(self._process.pid))
 
     def stop(self) -> None:
         """Stop it as Ctrl-C does."""
@@ -132,9 +132,9 @@ class Server:
             self.most_mib = max(self.most_mib, self.memory_mib())
 
 
-def _proportional_mib(pid: int) -> float:
+def _proportional_mib(pid: int, kind: str) -> float:
     with suppress(OSError):
-        found = re.search(r"^Pss: +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+        found = re.search(rf"^{kind}: +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
         return int(found.group(1)) / 1024 if found else 0.0
     return 0.0
 
@@ -165,7 +165,7 @@ def go(newcomer: Newcomer, port: int, installed: Sequence[str]) -> None:
     with path.step("voxlane talk: asked and answered aloud"):
         answer = newcomer.voxlane("talk", "--url", server.url, "--in", "question.wav", "--out", "answer.wav")
     spoken = (newcomer.clone / "answer.wav").stat().st_size
-    held = server.memory_mib()
+    held, of_files = server.memory_mib(), server.memory_mib("Pss_File")
     server.stop()
     began = time.monotonic()
     server = Server(newcomer, port)
@@ -178,6 +178,7 @@ def go(newcomer: Newcomer, port: int, installed: Sequence[str]) -> None:
         ["models and compiled kernels (cache)", f"{disk_mib(newcomer.home / '.cache'):.0f}"],
         ["the clone without them", f"{disk_mib(newcomer.clone) - disk_mib(newcomer.clone / '.venv'):.0f}"],
         ["memory after the answer", f"{held:.0f}"],
+        ["of it pages of files, which the system may drop", f"{of_files:.0f}"],
         ["memory at most, first start", f"{first_most:.0f}"],
         ["memory at most, second start", f"{server.most_mib:.0f}"],
     ]
