@@ -30,16 +30,9 @@ from support.common import machine, table
 from support.process_times import family
 
 QUESTION = "What color is the sky on a clear day?"
-INHERITED = (
-    "LANG",
-    "PATH",
-    "PIP_CERT",
-    "PIP_DEFAULT_TIMEOUT",
-    "PIP_EXTRA_INDEX_URL",
-    "PIP_FIND_LINKS",
-    "PIP_INDEX_URL",
-)
-"""What a newcomer's environment has of this one's: the settings of a package index, and no cache."""
+INHERITED = ("LANG", "PATH", "PIP_CERT", "PIP_DEFAULT_TIMEOUT", "PIP_INDEX_URL")
+"""What a newcomer's environment has of this one's: how the package index is reached. Neither a cache, nor wheels that lie
+on this machine, nor a file with pip's settings."""
 
 READY_S, STOP_S, POLL_S = 1800.0, 60.0, 0.2
 
@@ -69,7 +62,7 @@ class Newcomer:
         self.home, self.clone = folder / "home", folder / "home" / "voxlane"
         self.home.mkdir()
         kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        self.environment = {**kept, "HOME": str(self.home), "PIP_NO_CACHE_DIR": "1"}
+        self.environment = {**kept, "HOME": str(self.home), "PIP_NO_CACHE_DIR": "1", "PIP_CONFIG_FILE": os.devnull}
 
     def run(self, *command: str, cwd: Path | None = None) -> str:
         """Run a command to its end; return what it prints."""
