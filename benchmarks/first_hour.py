@@ -31,8 +31,8 @@ from support.process_times import family
 
 QUESTION = "What color is the sky on a clear day?"
 INHERITED = ("LANG", "PATH", "PIP_CERT", "PIP_DEFAULT_TIMEOUT", "PIP_INDEX_URL")
-"""What a newcomer's environment has of this one's: how the package index is reached. Neither a cache, nor wheels that lie
-on this machine, nor a file with pip's settings."""
+"""What a newcomer's environment has of this one's: how the package index is reached. Neither a cache, nor wheels that
+lie on this machine, nor a file with pip's settings."""
 
 READY_S, STOP_S, POLL_S = 1800.0, 60.0, 0.2
 
