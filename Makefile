@@ -74,7 +74,7 @@ weights: $(READY) ## fetch the default models, and those the tests need
 	@for model in $(MODELS); do $(BIN)/voxlane models pull $$model >/dev/null || exit 1; done
 
 soak-weights: weights
-	@$(BIN)/voxlane models pull whisper-base >/dev/null
+	@$(BIN)/voxlane models pull whisper-base >/dev/null || echo "not tested without whisper-base: translations"
 
 # A client that this Python or this processor cannot have is not tested; its tests are skipped and say so. uv is faster;
 # pip knows settings that uv does not.
