@@ -37,7 +37,8 @@ PRESS_AGAIN_SECONDS = 10.0
 ALONE = (
     "browser", "clients", "faults",
     "e2e/test_conversation.py", "e2e/test_lab_foreign_servers.py", "e2e/test_lab_peers.py", "e2e/test_partner.py",
-    "e2e/test_realtime_clients.py", "e2e/test_talker.py", "e2e/test_true_call.py", "e2e/test_voice.py",
+    "e2e/test_realtime_clients.py", "e2e/test_shown_calls.py", "e2e/test_talker.py",
+    "e2e/test_true_call.py", "e2e/test_voice.py",
 )  # fmt: skip
 """Tests that depend on the clock, most of them because a person speaks: one at a time, after all others."""
 
@@ -47,8 +48,8 @@ SOAK = (
     "browser/test_sdk_in_browser.py", "browser/test_trouble.py",
     "clients", "faults", "fuzz",
     "e2e/test_audio.py", "e2e/test_cloned_voices.py", "e2e/test_commands.py", "e2e/test_lab_foreign_servers.py",
-    "e2e/test_lab_memory.py", "e2e/test_lab_peers.py", "e2e/test_realtime_clients.py", "e2e/test_talker.py",
-    "e2e/test_translations.py", "e2e/test_true_call.py", "e2e/test_voice.py",
+    "e2e/test_lab_memory.py", "e2e/test_lab_peers.py", "e2e/test_realtime_clients.py", "e2e/test_shown_calls.py",
+    "e2e/test_talker.py", "e2e/test_translations.py", "e2e/test_true_call.py", "e2e/test_voice.py",
     "server/commands/test_speech_commands.py",
     "server/commands/test_doctor.py::test_a_machine_without_a_gpu",
     "server/lab/test_runner.py::test_no_gate_of_another_fault", "server/lab/test_sounds.py::test_kokoro_says_it",
