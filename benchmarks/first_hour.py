@@ -6,7 +6,7 @@ answer with `voxlane talk --in`, and a second start. Only the operating system a
 they are. Memory is the server's with all its processes, shared pages counted once: after the answer, and at most during
 each start. No peer.
 
-Time: 4 minutes with a fast connection to the package index; it fetches up to 4 GB where torch comes with CUDA.
+Time: 4 to 8 minutes with a fast connection to the package index. A torch with CUDA's libraries takes 4 GB of the disk.
 """
 
 from __future__ import annotations
