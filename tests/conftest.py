@@ -35,19 +35,21 @@ PRESS_AGAIN_SECONDS = 10.0
 """When a key that led to nothing is pressed again: not while a busy machine is still at the first."""
 
 ALONE = (
-    "browser", "faults",
+    "browser", "clients", "faults",
     "e2e/test_conversation.py", "e2e/test_lab_foreign_servers.py", "e2e/test_lab_peers.py", "e2e/test_partner.py",
-    "e2e/test_realtime_clients.py", "e2e/test_talker.py", "e2e/test_true_call.py", "e2e/test_voice.py",
+    "e2e/test_realtime_clients.py", "e2e/test_shown_calls.py", "e2e/test_talker.py",
+    "e2e/test_true_call.py", "e2e/test_voice.py",
 )  # fmt: skip
 """Tests that depend on the clock, most of them because a person speaks: one at a time, after all others."""
 
 SOAK = (
     # foreign clients, talks in real time, whole commands
-    "browser/test_coming_back.py", "browser/test_opus.py", "browser/test_page.py::test_axe", "browser/test_trouble.py",
-    "faults", "fuzz",
+    "browser/test_coming_back.py", "browser/test_opus.py", "browser/test_page.py::test_axe",
+    "browser/test_sdk_in_browser.py", "browser/test_trouble.py",
+    "clients", "faults", "fuzz",
     "e2e/test_audio.py", "e2e/test_cloned_voices.py", "e2e/test_commands.py", "e2e/test_lab_foreign_servers.py",
-    "e2e/test_lab_memory.py", "e2e/test_lab_peers.py", "e2e/test_realtime_clients.py", "e2e/test_talker.py",
-    "e2e/test_true_call.py", "e2e/test_voice.py",
+    "e2e/test_lab_memory.py", "e2e/test_lab_peers.py", "e2e/test_realtime_clients.py", "e2e/test_shown_calls.py",
+    "e2e/test_talker.py", "e2e/test_translations.py", "e2e/test_true_call.py", "e2e/test_voice.py",
     "server/commands/test_speech_commands.py",
     "server/commands/test_doctor.py::test_a_machine_without_a_gpu",
     "server/lab/test_runner.py::test_no_gate_of_another_fault", "server/lab/test_sounds.py::test_kokoro_says_it",
@@ -66,7 +68,8 @@ SOAK = (
     "engine/weights/test_hub.py::test_an_interrupted_pull", "engine/weights/test_mirrors.py",
     "engine/weights/test_hub_http.py::test_a_hub_that_fails", "engine/weights/test_hub_http.py::test_a_newer_storage",
     "engine/weights/test_hub_http.py::test_a_disk_that_fills", "engine/weights/test_hub_http.py::test_a_refusal_of",
-    "test_kernel_benchmarks.py", "test_kernels_compiled.py", "test_partner_benchmark.py::test_a_model_that_cannot_run",
+    "test_every_command.py::test_a_command", "test_kernel_benchmarks.py", "test_kernels_compiled.py",
+    "test_partner_benchmark.py::test_a_model_that_cannot_run",
     "test_tts_benchmarks.py", "test_voice_benchmarks.py", "test_packaging.py::test_every",
     "test_packaging.py::test_the_command", "test_packaging.py::test_the_installed", "test_packaging.py::test_the_wheel",
 )  # fmt: skip

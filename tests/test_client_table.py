@@ -1,4 +1,4 @@
-"""The table of foreign clients in the documents is the one that `make test-clients` checks."""
+"""The table of foreign clients in the documents is the one that `make soak` checks."""
 
 from __future__ import annotations
 

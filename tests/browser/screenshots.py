@@ -1,6 +1,6 @@
 """Take pictures of every state of the page, in three sizes, light and dark, with the real server and real sound.
 
-    python tests/browser/screenshots.py [FOLDER]           # build/portraits, unless one is named
+    python tests/browser/screenshots.py [FOLDER [MODEL]]    # build/portraits and the default chat model, unless named
 
 States that last a moment are held by keeping the server's next messages back while the pictures are taken. It takes
 pictures and compares nothing: a person must look at them. docs/img holds copies of those that documents show.
@@ -26,6 +26,10 @@ SIZES = {
     "landscape": {"width": 844, "height": 390},
 }
 MOST_BYTES = 150_000
+STORY = "Tell me a long story about a dragon."
+SOUND_S = 9.0
+"""When the person makes a sound, after the microphone was opened: the story has begun, and is not over."""
+
 SETTLING_MS = 350
 """For transitions of colours and sizes to end."""
 
@@ -121,16 +125,13 @@ def conversation(visitor: Visitor, folder: Path) -> None:
     portraits.take("hearing")
     portraits.freeze_at("thinking")
     portraits.take_at("thinking")
-    portraits.thaw()
-    visitor.await_partly_heard()
-    portraits.take("speaking")
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, model: str) -> None:
     """Take them all."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright, ExitStack() as stack:
-        server = VoiceServer(Path(scratch) / "server.log")
+        server = VoiceServer(Path(scratch) / "server.log", "--model", model)
         stack.callback(server.stop)
         question, murmur, cut_in = map(
             server.say, ("What color is the sky on a clear day?", "Mhm.", "Wait, what color is the grass?")
@@ -138,13 +139,18 @@ def main(folder: Path) -> None:
         heard = Path(scratch) / "microphone.wav"
         with visit(playwright, script(heard, (4.0, question)), server.url) as visitor:
             conversation(visitor, folder)
+        with visit(playwright, script(heard), server.url) as visitor:
+            visitor.start()
+            visitor.type(STORY)
+            visitor.await_partly_heard()
+            Portraits(visitor, folder).take("speaking")
         # An interruption is complete when the page knows who has the floor.
         for moment, frozen, sound in (("held", "held", murmur), ("interrupted", "hearing", cut_in)):
-            with visit(playwright, script(heard, (6.0, sound)), server.url) as visitor:
+            with visit(playwright, script(heard, (SOUND_S, sound)), server.url) as visitor:
                 portraits = Portraits(visitor, folder)
                 visitor.configure(barge_in={"hold": "pause"})  # otherwise a murmur only lowers the reply
                 visitor.start()
-                visitor.type("Tell me a long story about a dragon.")
+                visitor.type(STORY)
                 portraits.freeze_at(frozen)
                 portraits.take_at(moment)
         with visit(playwright, script(heard), server.url, allowed=False) as visitor:
@@ -164,4 +170,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "build/portraits"))
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "build/portraits"), sys.argv[2] if len(sys.argv) > 2 else "auto")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
-import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from call_page import BUNDLE, CALLS, INSTALL, call_page
+from call_page import CALLS, call_page, needs_sdk
+from call_place import KEY, NO_NETWORK, CallPlace, call_place, own_address
 from cells import free_port
 from chromium import WAIT_S, browser, script
 from lossy_path import LossyPath
@@ -27,13 +27,10 @@ from waiting import until
 
 pytestmark = pytest.mark.soak
 
-needs_sdk = pytest.mark.skipif(not BUNDLE.exists(), reason=f"@openai/agents-realtime is not installed: {INSTALL}")
 needs_relay = pytest.mark.skipif(
     not turn_binary(), reason="this machine has no TURN server: install the package coturn"
 )
 
-NO_NETWORK = "this machine has no network: WebRTC needs another address than loopback"
-KEY = "the-server-s-key"
 LOST = 0.05
 MOST_TOKENS = 60
 QUIET, PAUSE_S = 0.003, 1.5
@@ -52,43 +49,15 @@ TRANSCRIBED = "conversation.item.input_audio_transcription.completed"
 TRUNCATED = "conversation.item.truncated"
 
 
-def own_address() -> str:
-    """Return an address of this machine that other machines can use; "" if there is none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("198.51.100.1", 9))  # sends nothing
-        except OSError:
-            return ""
-        return str(probe.getsockname()[0])
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A server on an address that others can reach, and the origin of the page that may call it."""
-
-    server: VoiceServer
-    page_port: int
-    host: str
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CallPlace]:
+    """A server that other machines can reach."""
+    with call_place(tmp_path_factory.mktemp("calls")) as place:
+        yield place
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A server with a key, and a page's origin in voice.origins, as docs/openai.md has it."""
-    host = own_address()
-    if not host:
-        pytest.skip(NO_NETWORK)
-    folder, page_port = tmp_path_factory.mktemp("calls"), free_port()
-    config = folder / "voxlane.toml"
-    config.write_text(f'[voice]\norigins = ["http://localhost:{page_port}"]\n')
-    arguments = ("--config", str(config), "--host", host, "--kv-memory-mib", "256")
-    server = VoiceServer(folder / "log", *arguments, key=KEY)
-    yield Place(server, page_port, host)
-    assert server.stop() == 0
-    assert "Traceback" not in server.log.read_text()
-
-
-@pytest.fixture(scope="module")
-def say(place: Place) -> Callable[[str], Samples]:
+def say(place: CallPlace) -> Callable[[str], Samples]:
     """Return a text as sound."""
     return functools.cache(place.server.say)
 
@@ -199,7 +168,9 @@ def interrupt(call: BrowserCall, server: VoiceServer, before: int) -> None:
 
 @pytest.mark.weights
 @needs_sdk
-def test_the_sdk_of_openai_with_its_default_transport(place: Place, dial: Dial, say: Callable[[str], Samples]) -> None:
+def test_the_sdk_of_openai_with_its_default_transport(
+    place: CallPlace, dial: Dial, say: Callable[[str], Samples]
+) -> None:
     server = place.server
     with call_page(place.page_port) as address:
         call = dial(address, (ASKED_S, say(QUESTION)), (STORY_S, say(STORY)), (CUT_IN_S, say(CUT_IN)))
@@ -230,7 +201,7 @@ def test_the_sdk_of_openai_with_its_default_transport(place: Place, dial: Dial, 
 
 @pytest.mark.weights
 @needs_sdk
-def test_a_call_that_loses_packets_both_ways(place: Place, dial: Dial, say: Callable[[str], Samples]) -> None:
+def test_a_call_that_loses_packets_both_ways(place: CallPlace, dial: Dial, say: Callable[[str], Samples]) -> None:
     server = place.server
     with (
         LossyPath(place.host, LOST) as path,
@@ -255,7 +226,7 @@ def as_browsers(turn: TurnServer) -> dict[str, str]:
 
 
 @pytest.fixture
-def turn(place: Place, tmp_path: Path) -> Iterator[TurnServer]:
+def turn(place: CallPlace, tmp_path: Path) -> Iterator[TurnServer]:
     """A TURN server."""
     server = TurnServer(tmp_path, place.host)
     yield server
@@ -265,7 +236,9 @@ def turn(place: Place, tmp_path: Path) -> Iterator[TurnServer]:
 @pytest.mark.weights
 @needs_sdk
 @needs_relay
-def test_a_browser_that_uses_a_relay(place: Place, dial: Dial, say: Callable[[str], Samples], turn: TurnServer) -> None:
+def test_a_browser_that_uses_a_relay(
+    place: CallPlace, dial: Dial, say: Callable[[str], Samples], turn: TurnServer
+) -> None:
     with call_page(place.page_port) as address:
         call = dial(address, (ASKED_S, say(STORY)), (CUT_IN_S - STORY_S + ASKED_S, say(CUT_IN)))
         secret = secret_of(place.server)

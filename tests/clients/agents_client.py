@@ -111,14 +111,4 @@ async def push_to_talk(place: Place) -> dict[str, Any]:
         return {"asked": talk.words("user"), "said": talk.words("assistant")}
 
 
-play(
-    "openai-agents",
-    {
-        "connect": connect,
-        "voice": voice,
-        "interruption": interruption,
-        "tool": tool,
-        "text": text,
-        "push_to_talk": push_to_talk,
-    },
-)
+play("openai-agents", connect, voice, interruption, tool, text, push_to_talk)

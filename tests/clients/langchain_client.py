@@ -51,4 +51,4 @@ async def text(place: Place) -> dict[str, Any]:
     return {"said": "".join(pieces)}
 
 
-play("langchain-openai", {"connect": connect, "tool": tool, "text": text})
+play("langchain-openai", connect, tool, text)

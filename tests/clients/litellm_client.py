@@ -70,4 +70,4 @@ async def text(place: Place) -> dict[str, Any]:
     return {"said": "".join(pieces)}
 
 
-play("litellm", {"connect": connect, "voice": voice, "tool": tool, "text": text})
+play("litellm", connect, voice, tool, text)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
 import time
 from collections.abc import AsyncIterator
 from importlib.metadata import version
@@ -275,16 +274,4 @@ async def beta(place: Place) -> dict[str, Any]:
     raise Refused(str(watcher.all("error")[0].error.error.body))
 
 
-SCENARIOS = {
-    "connect": connect,
-    "voice": voice,
-    "interruption": interruption,
-    "tool": tool,
-    "text": text,
-    "push_to_talk": push_to_talk,
-}
-
-if "--beta" in sys.argv:
-    sys.argv.remove("--beta")
-    SCENARIOS = dict.fromkeys(SCENARIOS, beta)
-play("livekit-agents", SCENARIOS)
+play("livekit-agents", connect, voice, interruption, tool, text, push_to_talk, beta=beta)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from typing import Any
 
 from client_script import ASKED, FORECAST, LISTENS_S, SKY, Place, Refused, play
@@ -84,16 +83,4 @@ async def beta(place: Place) -> dict[str, Any]:
         return {"first": event.type}
 
 
-SCENARIOS = {
-    "connect": connect,
-    "voice": voice,
-    "interruption": interruption,
-    "tool": tool,
-    "text": text,
-    "push_to_talk": push_to_talk,
-}
-
-if "--beta" in sys.argv:
-    sys.argv.remove("--beta")
-    SCENARIOS = dict.fromkeys(SCENARIOS, beta)
-play("openai", SCENARIOS)
+play("openai", connect, voice, interruption, tool, text, push_to_talk, beta=beta)

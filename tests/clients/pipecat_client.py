@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator
 from importlib.metadata import version
 from typing import Any
@@ -216,7 +215,8 @@ async def tool(place: Place) -> dict[str, Any]:
         await bot.watcher.until(FunctionCallResultFrame, 1)
         await bot.watcher.until(BotStoppedSpeakingFrame, 2)
         (call,) = bot.called
-        return {"called": call.function_name, "arguments": dict(call.arguments), "said": await bot.said()}
+        seen = {"asked": bot.asked(), "said": await bot.said()}
+        return {"called": call.function_name, "arguments": dict(call.arguments), **seen}
 
 
 async def text(place: Place) -> dict[str, Any]:
@@ -249,16 +249,4 @@ async def beta(place: Place) -> dict[str, Any]:
         raise Refused(str(await watcher.first(ErrorFrame)))
 
 
-SCENARIOS = {
-    "connect": connect,
-    "voice": voice,
-    "interruption": interruption,
-    "tool": tool,
-    "text": text,
-    "push_to_talk": push_to_talk,
-}
-
-if "--beta" in sys.argv:
-    sys.argv.remove("--beta")
-    SCENARIOS = dict.fromkeys(SCENARIOS, beta)
-play("pipecat-ai", SCENARIOS)
+play("pipecat-ai", connect, voice, interruption, tool, text, push_to_talk, beta=beta)

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import json
-import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -258,10 +257,6 @@ async def chat_text(place: Place) -> dict[str, Any]:
         return {"said": "".join(pieces)}
 
 
-REALTIME = {"connect": connect, "voice": voice, "interruption": interruption, "tool": tool, "text": text}
-CHAT = {"connect": chat_connect, "voice": chat_voice, "tool": chat_tool, "text": chat_text}
+CHAT = (chat_connect, chat_voice, chat_tool, chat_text)
 
-over_http = "--chat" in sys.argv
-if over_http:
-    sys.argv.remove("--chat")
-play("semantic-kernel", CHAT if over_http else REALTIME)
+play("semantic-kernel", connect, voice, interruption, tool, text, chat=CHAT)

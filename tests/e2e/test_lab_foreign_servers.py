@@ -1,7 +1,7 @@
 """The lab measures voice servers that we did not write: pipecat and OpenAI's Agents SDK.
 
-The bots are in tests/foreign_agents, and our server has their models. pipecat has an environment of its own, which is
-made once.
+The bots are in tests/foreign_agents, and our server has their models. pipecat is in an environment of foreign clients,
+which `make soak` sets up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import socket
 import subprocess
 import sys
-import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,24 +27,15 @@ pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).parents[2]
 BOTS = ROOT / "tests" / "foreign_agents"
-PIPECAT = ROOT / ".venv-clients" / "pipecat-bot"
-PIPECAT_NEEDS = ("pipecat-ai[openai,silero,websocket]==1.14.0", "fastapi", "uvicorn")
-INSTALL_S, START_S, STOP_S = 900, 120.0, 30
+PIPECAT = ROOT / ".venv-clients" / "openai_2_54"
+START_S, STOP_S = 120.0, 30
 
 
 def pipecat() -> Path:
-    """Return the Python of pipecat's environment, made when it is first wanted; skip where pip cannot."""
-    python, ready = PIPECAT / "bin" / "python", PIPECAT / ".ready"
-    wanted = "\n".join(PIPECAT_NEEDS)
-    if not ready.exists() or ready.read_text() != wanted:
-        venv.create(PIPECAT, with_pip=True, clear=True)
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PIPECAT_NEEDS]
-        done = subprocess.run(pip, capture_output=True, text=True, timeout=INSTALL_S)
-        if done.returncode:
-            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            pytest.skip(f"pip cannot install pipecat: {reason}")
-        ready.write_text(wanted)
-    return python
+    """Return the Python of pipecat's environment; skip where it was not installed."""
+    if not (PIPECAT / ".ready").exists():
+        pytest.skip("pipecat is not installed: make clients")
+    return PIPECAT / "bin" / "python"
 
 
 @contextlib.contextmanager

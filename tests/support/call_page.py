@@ -13,18 +13,27 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 TESTS = Path(__file__).parents[1]
 NODE = TESTS / "clients" / "node" / "node_modules"
 BUNDLE = NODE / "@openai" / "agents-realtime" / "dist" / "bundle" / "openai-realtime-agents.mjs"
-INSTALL = "make .venv-clients/node/.ready"
+INSTALL = "make clients"
 """The command that installs the SDK."""
+
+needs_sdk = pytest.mark.skipif(not BUNDLE.exists(), reason=f"@openai/agents-realtime is not installed: {INSTALL}")
 
 CALLS = "/v1/realtime/calls"
 PASSED_ON = ("authorization", "content-type", "x-openai-agents-sdk")
 FILES = {
     "/": (TESTS / "browser" / "call" / "page.html", "text/html"),
     "/call.js": (TESTS / "browser" / "call" / "call.js", "text/javascript"),
+    "/scenarios": (TESTS / "browser" / "call" / "scenarios.html", "text/html"),
+    "/scenarios.js": (TESTS / "browser" / "call" / "scenarios.js", "text/javascript"),
+    **{
+        f"/clients/{name}": (TESTS / "clients" / "node" / name, "text/javascript")
+        for name in ("agents_scenarios.mjs", "portable.mjs")
+    },
     **{f"/agents/{path.name}": (path, "text/javascript") for path in BUNDLE.parent.glob("*.mjs")},
 }
 

@@ -13,11 +13,11 @@ import sys
 import time
 import traceback
 import wave
-from collections.abc import Awaitable, Callable
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from microphone import RATE
 
@@ -52,20 +52,35 @@ class Place:
         return self.api.replace("http", "ws", 1)
 
 
-Scenario = Callable[[Place], Awaitable[dict[str, Any]]]
+class Scenario(Protocol):
+    """A coroutine function that plays one scenario and returns what the user has seen."""
+
+    __name__: str
+
+    def __call__(self, place: Place, /) -> Coroutine[Any, Any, dict[str, Any]]: ...
 
 
 class Refused(Exception):
     """The server has refused the client; the text is what the client has shown to its user."""
 
 
-def play(package: str, scenarios: dict[str, Scenario]) -> None:
-    """Run the scenarios that the command line names and print what the user has seen of each."""
-    key, folder, *wanted = sys.argv[1:]
+def play(package: str, *scenarios: Scenario, beta: Scenario | None = None, chat: Sequence[Scenario] = ()) -> None:
+    """Run the scenarios that the command line names and print what the user has seen of each.
+
+    A scenario goes by the name of its function. With `--beta`, each is an attempt at the beta of Realtime; with
+    `--chat` they are those over HTTP, whose names begin with `chat_`.
+    """
+    arguments = sys.argv[1:]
+    option = arguments.pop(0) if arguments[0].startswith("--") else ""
+    key, folder, *wanted = arguments
+    known = {one.__name__.removeprefix("chat_"): one for one in (chat if option == "--chat" else scenarios)}
+    if option == "--beta":
+        assert beta, f"{package} has no beta"
+        known = dict.fromkeys(known, beta)
     clips = {file.stem: file.read_bytes() for file in Path(folder).glob("*.pcm")}
     with asyncio.Runner() as runner:  # one loop for all: langchain-openai keeps its connections for the next model
         for name, _, url in (each.partition("=") for each in wanted):
-            told = runner.run(_told(scenarios[name], Place(url, key, clips)))
+            told = runner.run(_told(known[name], Place(url, key, clips)))
             print(json.dumps({"scenario": name, "version": version(package), **told}), flush=True)
 
 

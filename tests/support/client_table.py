@@ -1,6 +1,6 @@
 """The clients that we did not write, and what each of them can do with the server: the table in docs/openai.md.
 
-`make test-clients` runs every cell that is not "not offered" and compares what happens with what is written here. As a
+`make soak` runs every cell that is not "not offered" and compares what happens with what is written here. As a
 program it writes the table into the document.
 """
 
@@ -42,6 +42,7 @@ class ForeignClient:
     environment: str = ""  # a folder in .venv-clients; "": the tests' own
     part: str = ""  # which part of the package, if there are several
     over_tls: bool = False
+    browser: Literal["", "WebSocket", "WebRTC"] = ""  # how it connects in Chromium, where tests/browser plays it
     others: Mapping[str, str] = field(default_factory=lambda: NOTHING)  # by scenario: what it is instead of WORKS
 
     @property
@@ -72,17 +73,22 @@ def _python(package: str, version: str, api: Api, script: str, environment: str,
     return ForeignClient(package, version, api, (script, *more.pop("arguments", ())), environment, **more)
 
 
+def _browser(package: str, version: str, browser: Literal["WebSocket", "WebRTC"]) -> ForeignClient:
+    part = f"in Chromium over {browser}"
+    return ForeignClient(package, version, "Realtime", ("node/agents_scenarios.mjs",), "node", part, browser=browser)
+
+
 def _beta(package: str, version: str, script: str, environment: str, part: str) -> ForeignClient:
     return ForeignClient(package, version, "Realtime", (script, "--beta"), environment, part, others=BETA)
 
 
 CLIENTS = (
-    _python("openai (Python)", "1.109", "Realtime", "openai_client.py", "openai_1"),
-    _beta("openai (Python)", "1.109", "openai_client.py", "openai_1", "`client.beta.realtime`"),
-    _python("openai (Python)", "2.54", "Realtime", "openai_client.py", "openai_2"),
+    _python("openai (Python)", "1.109", "Realtime", "openai_client.py", "openai_1_109"),
+    _beta("openai (Python)", "1.109", "openai_client.py", "openai_1_109", "`client.beta.realtime`"),
+    _python("openai (Python)", "2.54", "Realtime", "openai_client.py", "openai_2_54"),
     _python("openai (Python)", "3", "Realtime", "openai_client.py", ""),
     _node("openai (npm)", "7.55", "Realtime", "openai_realtime.mjs", over_tls=True),
-    _python("litellm", "1.104", "HTTP", "litellm_client.py", "litellm", others=OVER_HTTP),
+    _python("litellm", "1.104", "HTTP", "litellm_client.py", "openai_2_54", others=OVER_HTTP),
     _node("@ai-sdk/openai", "4.0", "HTTP", "ai.mjs", part="`ai` 7", others=OVER_HTTP),
     _node(
         "@ai-sdk/openai-compatible",
@@ -93,22 +99,24 @@ CLIENTS = (
         arguments=("--compatible",),
         others=WITHOUT_SPEECH,
     ),
-    _python("langchain-openai", "1.7", "HTTP", "langchain_client.py", "langchain", others=WITHOUT_SPEECH),
-    _python("openai-agents", "0.7", "Realtime", "agents_client.py", "agents"),
+    _python("langchain-openai", "1.7", "HTTP", "langchain_client.py", "openai_2_54", others=WITHOUT_SPEECH),
+    _python("openai-agents", "0.7", "Realtime", "agents_client.py", "openai_2_15"),
     _python("openai-agents", "0.24", "Realtime", "agents_client.py", ""),
-    _node("@openai/agents-realtime", "0.20", "Realtime", "agents_realtime.mjs"),
-    _python("livekit-agents", "1.2", "Realtime", "livekit_client.py", "livekit_1_2"),
-    _beta("livekit-agents", "1.2", "livekit_client.py", "livekit_1_2", "`RealtimeModelBeta`"),
-    _python("livekit-agents", "1.8", "Realtime", "livekit_client.py", "livekit"),
-    _python("pipecat-ai", "0.0.85", "Realtime", "pipecat_client.py", "pipecat_0_0_85"),
-    _beta("pipecat-ai", "0.0.85", "pipecat_client.py", "pipecat_0_0_85", "`openai_realtime_beta`"),
-    _python("pipecat-ai", "1.14", "Realtime", "pipecat_client.py", "pipecat"),
+    _node("@openai/agents-realtime", "0.20", "Realtime", "agents_realtime.mjs", part="in Node"),
+    _browser("@openai/agents-realtime", "0.20", "WebSocket"),
+    _browser("@openai/agents-realtime", "0.20", "WebRTC"),
+    _python("livekit-agents", "1.2", "Realtime", "livekit_client.py", "openai_2_15"),
+    _beta("livekit-agents", "1.2", "livekit_client.py", "openai_2_15", "`RealtimeModelBeta`"),
+    _python("livekit-agents", "1.8", "Realtime", "livekit_client.py", "openai_3"),
+    _python("pipecat-ai", "0.0.85", "Realtime", "pipecat_client.py", "openai_1_99"),
+    _beta("pipecat-ai", "0.0.85", "pipecat_client.py", "openai_1_99", "`openai_realtime_beta`"),
+    _python("pipecat-ai", "1.14", "Realtime", "pipecat_client.py", "openai_2_54"),
     _python(
         "semantic-kernel",
         "1.45",
         "Realtime",
         "semantic_kernel_client.py",
-        "semantic_kernel",
+        "openai_2_54",
         others={"push_to_talk": NOT_OFFERED},
     ),
     _python(
@@ -116,7 +124,7 @@ CLIENTS = (
         "1.45",
         "HTTP",
         "semantic_kernel_client.py",
-        "semantic_kernel",
+        "openai_2_54",
         part="chat",
         arguments=("--chat",),
         others=OVER_HTTP,

@@ -1,8 +1,7 @@
-"""The clients that we did not write, each in an environment of its own: `make test-clients` sets them up.
+"""The clients that we did not write, in environments that `make soak` and `make test-clients` set up.
 
 Each plays the scenarios of client_table with a real server: one script for a client, one connection for a scenario.
 What its user sees and what passes over the wire are checked. OpenAI's transport for Twilio has a caller behind it.
-`make test` does not collect this file: its name is no test's.
 """
 
 from __future__ import annotations
@@ -31,13 +30,12 @@ from peer import eventually
 from phone_caller import TICK_S, TwilioCaller
 from realtime_scenario import (
     CUT,
-    QUESTION,
     RATE,
     Answer,
     answers,
     check_scenario,
+    check_seen,
     left,
-    likeness,
     listener,
     record,
     steady_key,
@@ -54,13 +52,13 @@ from voxlane.server.protocols.openai_realtime.protocol import BETA_REFUSED
 HERE = Path(__file__).parent
 VENVS = HERE.parent.parent / ".venv-clients"
 NODE = VENVS / "node" / "bin"
-"""Where `make test-clients` puts Node if the system has none that is new enough."""
+"""Where Node is installed if the system has none that is new enough."""
 
 CELLS = [
     pytest.param(one, scenario, id=f"{one.key}-{scenario}")
     for one in CLIENTS
     for scenario in SCENARIOS
-    if one.result(scenario) != NOT_OFFERED
+    if one.result(scenario) != NOT_OFFERED and not one.browser
 ]
 ANSWER = '{"scenario"'
 """How a script's answer begins; its client prints other lines."""
@@ -164,13 +162,23 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PATH": path, "PYTHONPATH": str(HERE.parent / "support"), "LOGURU_LEVEL": "WARNING"}
 
 
+def need(environment: str) -> None:
+    """Skip where an environment could not be installed, or was not."""
+    if environment and not (VENVS / environment / ".ready").exists():
+        pytest.skip(f"{environment} is not installed: make clients")
+
+
+def node() -> str:
+    """Return Node's path."""
+    return shutil.which("node", path=environment()["PATH"]) or "node"
+
+
 def program(one: ForeignClient) -> list[str | Path]:
     """Return the command that runs a client's script."""
     script = HERE / one.script[0]
-    if one.environment and not (VENVS / one.environment / ".ready").exists():
-        pytest.skip(f"{one.environment} is not installed: make test-clients")
+    need(one.environment)
     if script.suffix == ".mjs":
-        return [shutil.which("node", path=environment()["PATH"]) or "node", script]
+        return [node(), script]
     if not one.environment:
         return [sys.executable, script]
     return [VENVS / one.environment / "bin" / "python", script]
@@ -200,7 +208,7 @@ def test_a_cell_of_the_table(one: ForeignClient, scenario: str, runs: Runs) -> N
     if one.api == "Realtime":
         (wire,) = outcome.wires
         # LiveKit 1.2 cancels when it leaves, whether or not a response is active, and hides the answer from its user.
-        expected = "response_cancel_not_active" if one.environment == "livekit_1_2" else ""
+        expected = "response_cancel_not_active" if one.key == "livekit-agents 1.2" else ""
         check_scenario(scenario, wire, runs.hear, expected)
 
 
@@ -210,20 +218,6 @@ def test_openai_in_node_without_tls(runs: Runs) -> None:
         assert "failed" not in outcome.told, f"{outcome.told['failed']}\n{outcome.other}"
         check_seen(name, outcome.told["seen"])
         check_scenario(name, outcome.wires[0], runs.hear)
-
-
-def check_seen(scenario: str, seen: dict[str, Any]) -> None:
-    """Check what the client's user has seen, heard or read."""
-    if scenario in ("voice", "push_to_talk", "text"):
-        assert "blue" in words(seen["said"]), seen
-    if scenario in ("voice", "push_to_talk"):
-        assert likeness(seen["asked"], QUESTION) > 0.8, seen
-    if scenario == "interruption":
-        assert seen["kept"], seen
-        assert seen["said"], seen
-    if scenario == "tool":
-        assert (seen["called"], seen["arguments"]["city"]) == ("get_weather", "Paris"), seen
-        assert seen["said"], seen
 
 
 # ---- OpenAI's transport for Twilio
@@ -248,7 +242,7 @@ def on_the_line(pcm: bytes) -> list[bytes]:
 async def bridging(url: str, key: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run the transport in Node."""
     script = HERE / "node" / "twilio_bridge.mjs"
-    bridge = await asyncio.create_subprocess_exec("node", script, url, key, stdout=asyncio.subprocess.PIPE)
+    bridge = await asyncio.create_subprocess_exec(node(), script, url, key, stdout=asyncio.subprocess.PIPE)
     try:
         yield bridge
     finally:
@@ -258,6 +252,7 @@ async def bridging(url: str, key: str) -> AsyncIterator[asyncio.subprocess.Proce
 
 
 async def test_openais_transport_for_twilio(server: str, client: OpenAI, clips: Path) -> None:
+    need("node")
     key = await asyncio.to_thread(steady_key, client)
     with Wiretap(server) as tap:
         async with bridging(tap.url, key) as bridge:
@@ -296,7 +291,7 @@ def _check_call(wire: Wire, caller: TwilioCaller, starts: list[int], client: Ope
     assert wire.events("server", "error") == []
     question, story, cut_in = answers(wire)
     played, hear = bytes(caller.played), listener(client)
-    assert "blue" in words(question.transcript)
+    assert question.transcript
     assert played[: starts[1]] == question.pcm  # here it is the sound of the line
     assert played[starts[2] :] == cut_in.pcm
     heard = played[starts[1] : starts[2]]
