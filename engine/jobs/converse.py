@@ -30,7 +30,7 @@ from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.state_rows import StateRows
 from voxlane.engine.models.lfm2_audio.dialogue import Dialogue, Piece, number_of
 from voxlane.engine.models.lfm2_audio.interleaving import Turn
-from voxlane.engine.models.lfm2_audio.prompt import ConversePrompts, PromptError
+from voxlane.engine.models.lfm2_audio.prompt import ConversePromptError, ConversePrompts
 from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.runners.converse import ConverseOutcome, DialogueStream
 from voxlane.engine.runners.decoder import Outcome
@@ -81,7 +81,7 @@ class ConverseJobFactory:
             )
         try:
             prompt = self._prompts.open(submit.messages)
-        except PromptError as error:
+        except ConversePromptError as error:
             raise Refusal("bad_request", str(error)) from error
         if len(prompt) >= self._facts.limit:
             raise Refusal("too_long", f"the conversation has {len(prompt)} of {self._facts.limit} positions")
@@ -138,7 +138,7 @@ class ConverseJob(CodecSpeechJob):
             said = self._prompts.typed(self._typed) if self._typed else []
             if self._heard:
                 said += self._prompts.spoken(bytes(self._heard))
-        except PromptError:
+        except ConversePromptError:
             return Change(end="failed")
         self._heard.clear()
         dialogue = self._dialogue

@@ -106,6 +106,8 @@ class SpeakCodecJobFactory:
 class SpeakCodecJob(CodecSpeechJob):
     """One reply."""
 
+    _stream: UtteranceStream
+
     def __init__(
         self, submit: Submit, now: float, facts: CodecVoiceFacts, pool: BlockPool, manner: VoicePrompt
     ) -> None:

@@ -39,7 +39,7 @@ LEADS = 8
 of a CPU 24 s."""
 
 CHUNKS = (MAX_CHUNK, 4, 2)
-"""Frames that may be decoded together; a listener without audio gets one at a time."""
+"""FrameSource that may be decoded together; a listener without audio gets one at a time."""
 
 CHUNKS_AHEAD = 2
 """A chunk is at most this part of the audio the listener has, so that it comes long before that is over."""
@@ -47,7 +47,7 @@ CHUNKS_AHEAD = 2
 NO_SAMPLES = np.zeros(0, np.float32)
 
 
-class Frames(Protocol):
+class FrameSource(Protocol):
     """What makes the frames of a stream."""
 
     @property
@@ -63,9 +63,9 @@ class Frames(Protocol):
 
 @dataclass(slots=True, eq=False)
 class CodecStream(Payload):
-    """Frames on their way to a listener."""
+    """FrameSource on their way to a listener."""
 
-    utterance: Frames
+    utterance: FrameSource
     sampling: SpeechSampling
     seed: int
     lead: tuple[Codes, ...] = ()  # frames of a cloned clip: decoded first, never sent
@@ -119,7 +119,7 @@ class CodecRunner(PagedRunner):
     """Turns the frames of streams into samples on the host; a subclass makes the frames."""
 
     hears = MAX_CHUNK
-    """Frames of all streams that a step may decode again: on a host as much work as so many new ones."""
+    """FrameSource of all streams that a step may decode again: on a host as much work as so many new ones."""
 
     def __init__(self, codec: StreamingCodec, cache: KVCache, *, slots: int, end_code: int) -> None:
         super().__init__(cache)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from voxlane.engine.memory.pages import KVCache
-from voxlane.engine.models.lfm2_audio.dialogue import Clip, ClipRow, Codes, Dialogue
+from voxlane.engine.models.lfm2_audio.dialogue import ClipRow, Codes, Dialogue, SpokenClip
 from voxlane.engine.models.lfm2_audio.model import Lfm2Audio
 from voxlane.engine.models.qwen3_tts.choice import packet_rows
 from voxlane.engine.models.streaming_codec import StreamingCodec
@@ -113,9 +113,9 @@ def _due(rows: list[Row], wanted: Callable[[Row], bool]) -> dict[int, int]:
     return {index: end - 1 for index, (row, end) in enumerate(zip(rows, ends, strict=True)) if wanted(row)}
 
 
-def _unencoded(ranges: list[tuple[Dialogue, int, int]]) -> list[Clip]:
+def _unencoded(ranges: list[tuple[Dialogue, int, int]]) -> list[SpokenClip]:
     """Return the clips that a step reads and that have no rows yet, each once."""
-    found: dict[int, Clip] = {}
+    found: dict[int, SpokenClip] = {}
     for dialogue, start, stop in ranges:
         for piece in dialogue.pieces[start:stop]:
             if isinstance(piece, ClipRow) and piece.clip.rows is None:

@@ -43,6 +43,7 @@ from voxlane.engine.api import (
     Finished,
     FromEngine,
     Loading,
+    Pieces,
     Policy,
     Pong,
     Probability,
@@ -99,7 +100,7 @@ STOP_S = 5.0
 QUIET_S = 1.5
 """An engine that sends nothing for so long is idle: a busy one reports every second."""
 
-Told = Started | Text | Words | Samples | Rewound | ToolCall | Probability | VoiceMade | Finished | Refused
+Told = Started | Text | Words | Samples | Pieces | Rewound | ToolCall | Probability | VoiceMade | Finished | Refused
 """An engine's messages about one request."""
 
 Receive = Callable[[Told, float], None]

@@ -22,7 +22,7 @@ _NUMBER_BYTES = 4
 
 
 @dataclass(slots=True, eq=False)
-class Clip:
+class SpokenClip:
     """What a person said, 16 kHz, -1 to 1."""
 
     samples: Tensor  # [n] float32
@@ -38,7 +38,7 @@ class Clip:
 class ClipRow:
     """One position of a clip."""
 
-    clip: Clip
+    clip: SpokenClip
     index: int
 
 
@@ -46,7 +46,7 @@ Piece = int | Codes | ClipRow
 """A token, a frame or a row of a clip."""
 
 
-def rows_of(clip: Clip) -> list[ClipRow]:
+def rows_of(clip: SpokenClip) -> list[ClipRow]:
     """Return the positions of a clip."""
     return [ClipRow(clip, index) for index in range(clip.states)]
 

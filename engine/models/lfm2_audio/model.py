@@ -27,7 +27,7 @@ from voxlane.engine.kernels.linear.linear import embed
 from voxlane.engine.models.decoder import DecoderLayers, read_layers
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.models.lfm2_audio.config import CODES
-from voxlane.engine.models.lfm2_audio.dialogue import Clip, ClipRow, Dialogue
+from voxlane.engine.models.lfm2_audio.dialogue import ClipRow, Dialogue, SpokenClip
 from voxlane.engine.models.lfm2_audio.ends import BACKBONE, Lfm2AudioEnds
 from voxlane.engine.models.loading import Mode, Progress, TensorReader, Weight
 from voxlane.engine.models.qwen3_tts.predictor import Scratch
@@ -35,7 +35,7 @@ from voxlane.engine.weights.tensors import WeightFile
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class DialogueInputs:
     """A step's positions, one dialogue's after the other's."""
 
     tokens: Tensor  # [positions] int64; -1 where there is none
@@ -89,21 +89,21 @@ class Lfm2Audio:
         """Return room for making frames of up to `rows` rows at a time."""
         return self._ends.depthformer.scratch(rows)
 
-    def clip(self, samples: Tensor) -> Clip:
+    def clip(self, samples: Tensor) -> SpokenClip:
         """Return a clip of 16 kHz samples [n], -1 to 1; ValueError if it is empty or too long."""
         states = self.config.encoder.states(len(samples)) if len(samples) else 0
         if not 0 < states <= self.config.encoder.max_states:
             raise ValueError(f"a clip of {len(samples)} samples")
-        return Clip(samples, states)
+        return SpokenClip(samples, states)
 
-    def encode(self, clips: Sequence[Clip]) -> None:
+    def encode(self, clips: Sequence[SpokenClip]) -> None:
         """Make the rows of clips."""
         if clips:
             mels = [nemo_mel(clip.samples, self.config.encoder.bins) for clip in clips]
             for clip, rows in zip(clips, self._ends.encoder.encode(mels), strict=True):
                 clip.rows = rows
 
-    def inputs(self, parts: Sequence[tuple[Dialogue, int, int]]) -> Inputs:
+    def inputs(self, parts: Sequence[tuple[Dialogue, int, int]]) -> DialogueInputs:
         """Gather positions from one to before another, of several dialogues; their clips must be encoded."""
         pieces = [piece for dialogue, start, stop in parts for piece in dialogue.pieces[start:stop]]
         frames = [(place, piece) for place, piece in enumerate(pieces) if isinstance(piece, tuple)]
@@ -113,7 +113,7 @@ class Lfm2Audio:
                 assert piece.clip.rows is not None, "a clip is encoded before it is read"
                 rows.append((place, piece.clip.rows[piece.index]))
         groups, hidden = self.config.groups, self.config.hidden_size
-        return Inputs(
+        return DialogueInputs(
             tokens=self._sent([piece if isinstance(piece, int) else -1 for piece in pieces]),
             frame_places=self._sent([place for place, _ in frames]),
             frames=self._sent([code for _, codes in frames for code in codes]).view(-1, groups),
@@ -121,7 +121,7 @@ class Lfm2Audio:
             rows=torch.stack([row for _, row in rows]) if rows else torch.empty((0, hidden), device=self.device),
         )
 
-    def forward(self, inputs: Inputs, layout: Layout, pages: Sequence[LayerPages]) -> Tensor:
+    def forward(self, inputs: DialogueInputs, layout: Layout, pages: Sequence[LayerPages]) -> Tensor:
         """Run positions, write what the layers keep into `pages`; return normed hidden rows [positions, hidden]."""
         residual = embed(inputs.tokens.clamp(min=0), self._embedding).to(torch.float32)
         residual.index_copy_(0, inputs.frame_places, self._ends.frames.embed(inputs.frames))

@@ -23,7 +23,7 @@ _ROLES = frozenset({"system", "user", "assistant"})
 _SAMPLE = 1 / 32768
 
 
-class PromptError(Exception):
+class ConversePromptError(Exception):
     """The messages cannot be a prompt; the text is for the sender."""
 
 
@@ -47,23 +47,25 @@ class ConversePrompts:
         return cls(model, tokenizer, start, end, begin)
 
     def open(self, messages: Sequence[ChatMessage]) -> list[Piece]:
-        """Return the conversation so far and the beginning of the person's turn, or raise PromptError."""
+        """Return the conversation so far and the beginning of the person's turn, or raise ConversePromptError."""
         told = next((message.content for message in messages if message.role == "system"), "")
         pieces: list[Piece] = [self.begin, *self._turn("system", self._text(f"{told}\n{MANNER}" if told else MANNER))]
         for message in messages:
             if message.role not in _ROLES:
-                raise PromptError(f"a speech-to-speech model takes no messages of the role {message.role[:20]!r}")
+                raise ConversePromptError(
+                    f"a speech-to-speech model takes no messages of the role {message.role[:20]!r}"
+                )
             if message.role != "system":
                 pieces += self._turn(message.role, self._said(message))
         return [*pieces, *self._head("user")]
 
     def spoken(self, pcm: bytes) -> list[Piece]:
-        """Return the positions of 16-bit samples at LISTEN_RATE, or raise PromptError."""
+        """Return the positions of 16-bit samples at LISTEN_RATE, or raise ConversePromptError."""
         samples = np.frombuffer(pcm, "<i2", len(pcm) // 2).astype(np.float32) * np.float32(_SAMPLE)
         try:
             return list(rows_of(self.model.clip(torch.from_numpy(samples))))
         except ValueError as error:
-            raise PromptError(f"what was said: {error}") from error
+            raise ConversePromptError(f"what was said: {error}") from error
 
     def close(self) -> list[Piece]:
         """Return the end of the person's turn and the beginning of the answer."""
@@ -85,7 +87,7 @@ class ConversePrompts:
             return piece[0]
         if len(piece) == self.model.config.groups and all(0 <= code <= CODES for code in piece):
             return piece
-        raise PromptError("pieces: one is neither a token nor a frame of this model")
+        raise ConversePromptError("pieces: one is neither a token nor a frame of this model")
 
     def _turn(self, role: str, said: list[Piece]) -> list[Piece]:
         if said and said[-1] == self.end:
