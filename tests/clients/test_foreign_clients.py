@@ -15,6 +15,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,6 +64,9 @@ CELLS = [
 ANSWER = '{"scenario"'
 """How a script's answer begins; its client prints other lines."""
 
+AT_ONCE = 2
+"""How many clients talk at the same time."""
+
 SCRIPT_S = 60.0
 """How long a script may take to load its client."""
 
@@ -107,22 +111,24 @@ class Outcome:
 
 
 class Runs:
-    """Runs the script of each client once, with all its scenarios that were asked for."""
+    """Runs the script of each client once, with all its scenarios that were asked for, and the next one beside it."""
 
-    def __init__(self, server: str, client: OpenAI, clips: Path, wanted: dict[str, list[str]]) -> None:
+    def __init__(
+        self, server: str, client: OpenAI, clips: Path, wanted: dict[str, list[str]], threads: Executor
+    ) -> None:
         self.hear = listener(client)
-        self._server, self._client, self._clips, self._wanted = server, client, clips, wanted
+        self._server, self._client, self._clips = server, client, clips
         self._authority = Authority()
         (clips / "authority.pem").write_bytes(self._authority.pem)
         self._certificate = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._certificate.load_cert_chain(*write_pair(clips, self._authority.pair("127.0.0.1")))
-        self._done: dict[str, dict[str, Outcome]] = {}
+        # They wait for sound most of the time, so two take little longer than one.
+        clients = {one.key: one for one in CLIENTS}
+        self._begun = {key: threads.submit(self.run, clients[key], wanted[key]) for key in wanted}
 
     def outcome(self, one: ForeignClient, scenario: str) -> Outcome:
         """Return what a scenario came to."""
-        if one.key not in self._done:
-            self._done[one.key] = self.run(one, self._wanted[one.key])
-        return self._done[one.key][scenario]
+        return self._begun[one.key].result()[scenario]
 
     def run(self, one: ForeignClient, scenarios: list[str]) -> dict[str, Outcome]:
         """Run a client's script; each scenario has a wiretap of its own."""
@@ -132,7 +138,8 @@ class Runs:
             # Only WebSockets can be tapped.
             urls = {name: tap.url if one.api == "Realtime" else self._server for name, tap in taps.items()}
             arguments = [steady_key(self._client), self._clips, *(f"{name}={url}" for name, url in urls.items())]
-            log = self._printed([*program(one), *one.script[1:], *arguments], SCRIPT_S + SCENARIO_S * len(scenarios))
+            command = [*program(one), *one.script[1:], *arguments]
+            log = self._printed(command, SCRIPT_S + SCENARIO_S * len(scenarios), self._clips / f"{id(taps)}.log")
         lines = [json.loads(line) for line in log.splitlines() if line.startswith(ANSWER)]
         other = "\n".join(line for line in log.splitlines() if not line.startswith(ANSWER))
         told = {line["scenario"]: line for line in lines}
@@ -142,10 +149,9 @@ class Runs:
             for name, tap in taps.items()
         }
 
-    def _printed(self, command: list[str | Path], limit_s: float) -> str:
+    def _printed(self, command: list[str | Path], limit_s: float, log: Path) -> str:
         """Run a command; return all that it prints, to its end or to the limit."""
         trusting = {"NODE_EXTRA_CA_CERTS": str(self._clips / "authority.pem")}
-        log = self._clips / "log"
         with log.open("w") as file:
             process = subprocess.Popen(command, env={**environment(), **trusting}, stdout=file, stderr=file)
             try:
@@ -185,14 +191,16 @@ def program(one: ForeignClient) -> list[str | Path]:
 
 
 @pytest.fixture(scope="module")
-def runs(server: str, client: OpenAI, clips: Path, request: pytest.FixtureRequest) -> Runs:
+def runs(server: str, client: OpenAI, clips: Path, request: pytest.FixtureRequest) -> Iterator[Runs]:
     wanted: dict[str, list[str]] = {}
     for item in request.session.items:
         if parameters := getattr(item, "callspec", None):
             one, scenario = (parameters.params.get(name) for name in ("one", "scenario"))
             if one and scenario:
                 wanted.setdefault(one.key, []).append(scenario)
-    return Runs(server, client, clips, wanted)
+    threads = ThreadPoolExecutor(AT_ONCE)
+    yield Runs(server, client, clips, wanted, threads)
+    threads.shutdown(cancel_futures=True)
 
 
 @pytest.mark.parametrize(("one", "scenario"), CELLS)

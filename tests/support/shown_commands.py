@@ -50,6 +50,7 @@ HERE = (
     Shown("voxlane say 'The library opens at 9:30 and a ticket costs $4.50.' -o hello.wav", makes="hello.wav"),
     Shown("voxlane transcribe hello.wav", prints="library"),
     Shown("voxlane models", prints="smollm2-135m-instruct"),
+    Shown("voxlane models recommend", prints="SPEED"),
     Shown("voxlane voices", prints="heart", further=OURS),
     Shown("voxlane perplexity tests/data/prose.txt", prints="perplexity"),
     Shown("voxlane serve --port 9000 --trace trace.json", makes="trace.json", further=SMALL, serves=True),
