@@ -16,6 +16,7 @@ import httpx
 import pytest
 from cells import free_port
 from certificates import Authority, write_pair
+from ctrl_c import HEARS_CTRL_C
 from shown_commands import CURLS, ELSEWHERE, HERE, PHONE_KEY, Shown, environment, run
 from small_model import NAME
 from small_qwen3 import write_adapter, write_qwen3
@@ -121,7 +122,7 @@ def test_a_command_serves(one: Shown, server: VoiceServer, folder: Path) -> None
     command = re.sub(r"--port \d+", f"--port {port}", command) if "--port" in command else f"{command} --port {port}"
     with log.open("w") as file:
         process = subprocess.Popen(
-            ["bash", "-c", f"exec {command}"],
+            [*HEARS_CTRL_C, "bash", "-c", f"exec {command}"],
             cwd=folder,
             env={**environment(), "VOXLANE_API_KEY": "a-key"},
             stdout=file,

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ctrl_c import HEARS_CTRL_C
 from small_model import NAME
 
 PHONE_KEY = "a-key-for-telephones"
@@ -172,7 +173,7 @@ def run(one: Shown, command: str, folder: Path) -> None:
         made.unlink()
     subprocess.run(["bash", "-c", one.first], cwd=folder, check=True)
     process = subprocess.Popen(
-        ["bash", "-c", f"exec {command}" if background else command],
+        [*HEARS_CTRL_C, "bash", "-c", f"exec {command}" if background else command],
         cwd=folder,
         env=environment(),
         stdin=subprocess.PIPE,
