@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cell_process import runs
 from peer import eventually
 
 from voxlane.codecs.encode import SpeechFormat, encoder
@@ -169,8 +170,8 @@ async def test_a_client_that_leaves_ends_its_fork(monkeypatch: pytest.MonkeyPatc
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        fork = Path(f"/proc/{started.read_text()}/cmdline")
-        await eventually(lambda: not fork.exists() or not fork.read_bytes())
+        fork = int(started.read_text())
+        await eventually(lambda: not runs(fork))
         monkeypatch.undo()
         await decoder.aclose()
         assert await decoder.decode(MP3)  # its slot is free again

@@ -6,9 +6,9 @@ import asyncio
 import os
 import signal
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
+from cell_process import runs
 from peer import eventually
 
 from voxlane.engine.api import ChatMessage, EngineConfig, Submit, Text
@@ -60,13 +60,6 @@ async def answers(link: EngineProcess, said: str = "back again") -> None:
         assert await text_of(stream) == said
 
 
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 @pytest.mark.parametrize("how", ["hang", "spin"])
 async def test_a_step_that_never_ends_is_noticed_and_its_engine_replaced(
     engine_command: Sequence[str], how: str, caplog: pytest.LogCaptureFixture
@@ -85,7 +78,7 @@ async def test_a_step_that_never_ends_is_noticed_and_its_engine_replaced(
                 await text_of(stream)
         await losses.ready_again()
         assert link.pid != hung
-        assert is_gone(hung), "a hung engine must not keep the cores and the memory"
+        assert not runs(hung), "a hung engine must not keep the cores and the memory"
         assert "no progress for" in caplog.text
         await answers(link)
     assert losses.causes == ["hung"]
@@ -107,7 +100,7 @@ async def test_a_stopped_engine_is_noticed_though_nothing_is_asked_of_it(
         assert stopped is not None
         os.kill(stopped, signal.SIGSTOP)
         await losses.ready_again()
-        assert is_gone(stopped)
+        assert not runs(stopped)
         assert losses.causes == ["hung"]
         assert "it was stopped" in caplog.text
         await answers(link)
@@ -211,7 +204,7 @@ async def test_a_template_that_does_not_fork_in_time_is_given_up(
         os.kill(template, signal.SIGSTOP)
         os.kill(engine, signal.SIGKILL)
         await losses.ready_again()
-        assert is_gone(template)
+        assert not runs(template)
         await answers(link)
 
 
