@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from voxlane.engine.api import LISTEN_RATE, EngineConfig, SamplingParams, SpeechModel
+from voxlane.engine.api import LISTEN_RATE, ConverseModel, EngineConfig, SamplingParams
 from voxlane.engine.build.defaults import weights_of
 from voxlane.engine.build.model_part import ModelPart, Progress, build_resources, check_task, make_cache, rehearse
 from voxlane.engine.errors import EngineConfigError, ModelConfigError
@@ -71,7 +71,7 @@ def conversing_part(config: EngineConfig, device: torch.device, progress: Progre
         slots=engine.slots,
     )
     prompts = ConversePrompts.of(model, Tokenizer.from_weights(weights))
-    speech = SpeechModel(
+    speech = ConverseModel(
         config.speech_model, facts.limit, model.config.encoder.states(10 * LISTEN_RATE) / 10, codec.frame_samples
     )
     ready: dict[str, object] = {"speech": speech, "speak_rate": codec.sample_rate}
