@@ -6,7 +6,7 @@ What an engine calls, in a request's order:
 - `Dialogue`         holds a request's positions (dialogue.py). Its KV and its convolutions' past are paged as a chat's.
 - `clip`             make a clip of what a person said; `encode` makes its rows, before the step that reads them.
 - `inputs`           gather ranges of positions of several dialogues.
-- `forward`          run them over the pages.
+- `forward`          run them over the pages; `forward_padded` does so in shapes that a graph can keep.
 - `logits`           the next token's, of the hidden rows where `Dialogue.token_due` says that one is due.
 - `make_frames`      the next frames, of the hidden rows where `Dialogue.frame_due` says so.
 
@@ -43,6 +43,16 @@ class DialogueInputs:
     frames: Tensor  # [n, groups] int64
     row_places: Tensor  # [m] int64: positions that are rows of clips
     rows: Tensor  # [m, hidden]
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedInputs:
+    """A step's positions in tensors whose shapes depend on their number alone, as a graph needs."""
+
+    tokens: Tensor  # [positions] int64; what stands where there is none does not matter
+    codes: Tensor  # [positions, groups] int64; a first code below zero: no frame
+    clips: Tensor | None = None  # [positions] int64: which of `rows` a position is; below zero: none
+    rows: Tensor | None = None  # [m, hidden]
 
 
 class Lfm2Audio:
@@ -126,6 +136,15 @@ class Lfm2Audio:
         residual = embed(inputs.tokens.clamp(min=0), self._embedding).to(torch.float32)
         residual.index_copy_(0, inputs.frame_places, self._ends.frames.embed(inputs.frames))
         residual.index_copy_(0, inputs.row_places, inputs.rows.to(torch.float32))
+        return self.backbone.run(residual, layout, pages)
+
+    def forward_padded(self, inputs: PaddedInputs, layout: Layout, pages: Sequence[LayerPages]) -> Tensor:
+        """Do forward's work; no shape depends on what the positions are."""
+        residual = embed(inputs.tokens.clamp(min=0), self._embedding).to(torch.float32)
+        residual = torch.where(inputs.codes[:, :1] >= 0, self._ends.frames.embed(inputs.codes), residual)
+        if inputs.clips is not None and inputs.rows is not None:
+            heard = inputs.rows.index_select(0, inputs.clips.clamp(min=0)).to(torch.float32)
+            residual = torch.where(inputs.clips[:, None] >= 0, heard, residual)
         return self.backbone.run(residual, layout, pages)
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from voxlane.engine.models.qwen3_tts.choice import packet_rows
-from voxlane.engine.runners.codec_streams import NO_SAMPLES, Codes, CodecRunner, CodecStream, codec_stream
+from voxlane.engine.runners.codec_streams import NO_SAMPLES, CodecRunner, CodecStream, Codes, codec_stream
 from voxlane.engine.runners.cuda.codec_graphs import CodecGraphs, FramePiece
 from voxlane.engine.runners.cuda.device import Stopwatch, watched
 from voxlane.engine.runners.cuda.frame_rings import RING, FrameRings

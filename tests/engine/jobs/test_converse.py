@@ -44,6 +44,7 @@ from voxlane.engine.models.lfm2_audio.model import Lfm2Audio
 from voxlane.engine.models.lfm2_audio.prompt import ConversePrompts
 from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.runners.converse import ConverseRunner
+from voxlane.engine.runners.cuda.converse import CudaConverse
 from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import CONVERSATION, Limits, ModelResources
 from voxlane.engine.schedule.scheduler import Scheduler
@@ -76,16 +77,35 @@ def prompts(folder: Path, model: Lfm2Audio) -> ConversePrompts:
     return ConversePrompts.of(model, Tokenizer.open(folder))
 
 
+both = pytest.mark.parametrize("make", [ConverseRunner, CudaConverse], ids=["host", "device"])
+"""On the host, and as it runs on a device, here on a CPU."""
+
+
+def runner_of(
+    make: type[ConverseRunner], model: Lfm2Audio, codec: MimiCodec, cache: KVCache, slots: int
+) -> ConverseRunner:
+    if make is CudaConverse:
+        return CudaConverse(model, codec, cache, torch.device("cpu"), slots=slots, max_rows=4, max_tokens=64)
+    return make(model, codec, cache, slots=slots, max_rows=4)
+
+
 class Listener:
     """An engine, and what was told of each request."""
 
     def __init__(
-        self, model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts, *, slots: int = 3, blocks: int = BLOCKS
+        self,
+        model: Lfm2Audio,
+        codec: MimiCodec,
+        prompts: ConversePrompts,
+        make: type[ConverseRunner] = ConverseRunner,
+        *,
+        slots: int = 3,
+        blocks: int = BLOCKS,
     ) -> None:
         cache = KVCache(model.spec.pages, blocks, BLOCK, torch.float32, host_blocks=64)
         pool = BlockPool(blocks, BLOCK, state=cache.state)
         resources = ModelResources(pool, BlockPool(64, BLOCK, prefix_cache=False), CostModel(), abilities=CONVERSATION)
-        runner = ConverseRunner(model, codec, cache, slots=slots, max_rows=4)
+        runner = runner_of(make, model, codec, cache, slots)
         config = model.config
         facts = ConverseFacts(
             config.interleaved_text,
@@ -199,15 +219,17 @@ def assert_alike(one: bytes, other: bytes) -> None:
     assert np.abs(difference).max(initial=0) <= 1
 
 
+@both
 def test_held_and_let_go_nothing_is_lost_or_repeated(
-    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts
+    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts, make: type[ConverseRunner]
 ) -> None:
-    expected = answer(Listener(model, codec, prompts), Submit("a", "converse", sampling=DRAWN), sound(0.9))
-    listener = Listener(model, codec, prompts)
+    expected = answer(Listener(model, codec, prompts, make), Submit("a", "converse", sampling=DRAWN), sound(0.9))
+    listener = Listener(model, codec, prompts, make)
     listener.ask("a", Submit("a", "converse", sampling=DRAWN), sound(0.9))
     for _ in range(12):
         listener.run(3)
         listener.send(Pause(("a",)))
+        listener.run(2)  # a step under way on a device still counts
         before = listener.pcm.get("a")
         listener.run(4)
         assert listener.pcm.get("a") == before
@@ -216,12 +238,13 @@ def test_held_and_let_go_nothing_is_lost_or_repeated(
     assert (listener.text["a"], listener.pcm["a"], listener.pieces["a"]) == expected
 
 
+@both
 @pytest.mark.parametrize("frame", [0, 1, 4, 5])
 def test_rewound_it_says_the_same_again(
-    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts, frame: int
+    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts, make: type[ConverseRunner], frame: int
 ) -> None:
-    expected = answer(Listener(model, codec, prompts), Submit("a", "converse", sampling=DRAWN), sound(0.9))
-    listener = Listener(model, codec, prompts)
+    expected = answer(Listener(model, codec, prompts, make), Submit("a", "converse", sampling=DRAWN), sound(0.9))
+    listener = Listener(model, codec, prompts, make)
     listener.ask("a", Submit("a", "converse", sampling=DRAWN), sound(0.9))
     while len(listener.pcm.get("a", b"")) < 2 * codec.frame_samples * 7:
         listener.run(1)
@@ -232,15 +255,16 @@ def test_rewound_it_says_the_same_again(
     assert_alike(listener.pcm["a"], expected[1])
 
 
+@both
 def test_streams_share_a_row_of_the_codec_and_blocks(
-    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts
+    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts, make: type[ConverseRunner]
 ) -> None:
     """One row for two who speak, and so few blocks that one has to yield."""
     alone = {
-        name: answer(Listener(model, codec, prompts), Submit(name, "converse", sampling=DRAWN), sound(0.5, seed))
+        name: answer(Listener(model, codec, prompts, make), Submit(name, "converse", sampling=DRAWN), sound(0.5, seed))
         for name, seed in (("a", 1), ("b", 2))
     }
-    listener = Listener(model, codec, prompts, slots=1, blocks=80)
+    listener = Listener(model, codec, prompts, make, slots=1, blocks=80)
     for name, seed in (("a", 1), ("b", 2)):
         listener.ask(name, Submit(name, "converse", sampling=DRAWN), sound(0.5, seed))
     listener.run()
