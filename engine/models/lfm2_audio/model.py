@@ -99,19 +99,23 @@ class Lfm2Audio:
         """Return room for making frames of up to `rows` rows at a time."""
         return self._ends.depthformer.scratch(rows)
 
-    def clip(self, samples: Tensor) -> SpokenClip:
-        """Return a clip of 16 kHz samples [n], -1 to 1; ValueError if it is empty or too long."""
+    def clip(self, samples: Tensor, mel: Tensor | None = None) -> SpokenClip:
+        """Return a clip of 16 kHz samples [n], -1 to 1; ValueError if it is empty or too long.
+
+        `mel` is its spectrogram as clip_stream.py makes it, if that is known.
+        """
         states = self.config.encoder.states(len(samples)) if len(samples) else 0
         if not 0 < states <= self.config.encoder.max_states:
             raise ValueError(f"a clip of {len(samples)} samples")
-        return SpokenClip(samples, states)
+        return SpokenClip(samples, states, mel=mel)
 
     def encode(self, clips: Sequence[SpokenClip]) -> None:
         """Make the rows of clips."""
         if clips:
-            mels = [nemo_mel(clip.samples, self.config.encoder.bins) for clip in clips]
+            bins = self.config.encoder.bins
+            mels = [nemo_mel(clip.samples, bins) if clip.mel is None else clip.mel for clip in clips]
             for clip, rows in zip(clips, self._ends.encoder.encode(mels), strict=True):
-                clip.rows = rows
+                clip.rows, clip.mel = rows, None
 
     def inputs(self, parts: Sequence[tuple[Dialogue, int, int]]) -> DialogueInputs:
         """Gather positions from one to before another, of several dialogues; their clips must be encoded."""

@@ -5,6 +5,7 @@ The weights are random: the plumbing is real, the voice is noise.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import lfm2_audio_checkpoint as checkpoint
@@ -116,7 +117,7 @@ class Listener:
             slots=runner.slots,
             sampling=SpeechSampling(temperature=1.0, top_k=4, max_frames=14),
         )
-        self.clock = 0.0
+        self.clock, self.tick_s = 0.0, 0.001
         self.core = Core(
             Scheduler({"speech": resources}, Limits(max_batch=4, max_step_tokens=64)),
             {"speech": runner},
@@ -129,13 +130,14 @@ class Listener:
         self.pcm: dict[str, bytes] = {}
         self.pieces: dict[str, list[tuple[int, ...]]] = {}
         self.words: dict[str, list[tuple[int, int]]] = {}
+        self.sizes: list[int] = []  # frames of each message that has some
         self.ends: dict[str, str] = {}
         self.refused: dict[str, str] = {}
         self.cached: dict[str, int] = {}
         self._frame = codec.frame_samples
 
     def _now(self) -> float:
-        self.clock += 0.001
+        self.clock += self.tick_s
         return self.clock
 
     def send(self, *commands: ToEngine) -> None:
@@ -149,6 +151,7 @@ class Listener:
                 case Samples(name, _, offset, pcm, words):
                     assert 2 * offset == len(self.pcm.get(name, b"")), "a gap, or something that was under way"
                     self.pcm[name] = self.pcm.get(name, b"") + pcm
+                    self.sizes += [len(pcm) // 2 // self._frame] if pcm else []
                     self.words.setdefault(name, []).extend((word.start, word.end) for word in words)
                 case Pieces(name, _, pieces):
                     self.pieces.setdefault(name, []).extend(pieces)
@@ -217,6 +220,41 @@ def assert_alike(one: bytes, other: bytes) -> None:
     assert len(one) == len(other)
     difference = np.frombuffer(one, "<i2").astype(int) - np.frombuffer(other, "<i2").astype(int)
     assert np.abs(difference).max(initial=0) <= 1
+
+
+def test_a_listener_with_audio_gets_several_frames_at_a_time_and_none_is_lost(
+    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts
+) -> None:
+    """The first frame leaves alone. Before text, and at the end, all frames that were made are decoded."""
+    listener = Listener(model, codec, prompts)
+    listener.tick_s = 1e-6  # the engine is faster than the sound
+    for seed in range(6):
+        name, sampling = f"s{seed}", SamplingParams(max_tokens=3 + 2 * seed, temperature=1.0, top_k=20, seed=seed)
+        _, pcm, pieces = answer(listener, Submit(name, "converse", sampling=sampling), sound(0.4, seed))
+        frames = sum(len(piece) > 1 and piece[0] != model.end_code for piece in pieces)
+        assert len(pcm) == 2 * codec.frame_samples * frames
+    assert listener.sizes[0] == 1
+    assert max(listener.sizes) > 1
+
+
+@pytest.mark.parametrize("cuts", [(), (1,), (7001, 7002, 20001), tuple(range(333, 28000, 333))])
+def test_a_clip_has_the_same_rows_however_it_came(
+    model: Lfm2Audio, prompts: ConversePrompts, cuts: tuple[int, ...]
+) -> None:
+    """Its spectrogram is computed while the person speaks; that of a clip in the history is not."""
+    said = sound(0.9)
+    clip = prompts.listen()
+    for start, stop in itertools.pairwise((0, *cuts, len(said))):
+        clip.append(said[start:stop])
+    live, kept = (pieces[0].clip for pieces in (clip.finish(), prompts.spoken(said)) if isinstance(pieces[0], ClipRow))
+    assert live.mel is not None
+    assert kept.mel is None
+    assert live.digest == kept.digest
+    with torch.inference_mode():
+        model.encode([live])
+        model.encode([kept])
+    assert live.rows is not None
+    assert torch.equal(live.rows, kept.rows)
 
 
 @both
