@@ -35,15 +35,17 @@ def group_pairs(experts: Tensor, count: int) -> ExpertPairs:
 
 
 def expert_linear_ref(x: Tensor, weight: Tensor, pairs: ExpertPairs, shares: Tensor | None = None) -> Tensor:
-    """Do expert_linear's work, one expert after the other."""
+    """Do expert_linear's work, one expert after the other, in float32."""
     order = pairs.order.long()
-    rows = x[order // pairs.chosen] if shares is None else x
+    rows = (x[order // pairs.chosen] if shares is None else x).to(torch.float32)
     bounds = [0, *pairs.counts.cumsum(0).tolist()]
-    parts = [rows[bounds[index] : bounds[index + 1]] @ matrix.T for index, matrix in enumerate(weight)]
+    parts = [
+        rows[bounds[index] : bounds[index + 1]] @ matrix.T.to(torch.float32) for index, matrix in enumerate(weight)
+    ]
     product = torch.cat(parts)
     if shares is None:
-        return product
-    return torch.empty_like(product, dtype=torch.float32).index_copy_(0, order, product.float() * shares[order, None])
+        return product.to(x.dtype)
+    return torch.empty_like(product).index_copy_(0, order, product * shares[order, None])
 
 
 def expert_linear(x: Tensor, weight: Tensor, pairs: ExpertPairs, shares: Tensor | None = None) -> Tensor:

@@ -86,14 +86,21 @@ class Lfm2Audio:
         `context_tokens` shortens the model's own limit, and the memory of its position tables with it.
         """
         ends = Lfm2AudioEnds.load(weights, mode, device)
-        config = DecoderConfig.from_dict(dict(ends.config.backbone))
         names = {name: name for name in weights.names() if name.startswith(BACKBONE)}
         reader = TensorReader(weights, names, mode, torch.device(device), progress)
+        model = cls.read(ends, reader, mode, context_tokens)
+        reader.finish()
+        return model
+
+    @classmethod
+    def read(cls, ends: Lfm2AudioEnds, reader: TensorReader, mode: Mode, context_tokens: int = 0) -> Lfm2Audio:
+        """Ask `reader` for every tensor of the backbone."""
+        config = DecoderConfig.from_dict(dict(ends.config.backbone))
+        before = reader.parameters
         embedding = reader.matrix([f"{BACKBONE}embed_tokens.weight"], [config.vocab_size], config.hidden_size)
         context_tokens = min(context_tokens or config.context_tokens, config.context_tokens)
         backbone = read_layers(reader, config, mode, BACKBONE, context_tokens)
-        reader.finish()
-        return cls(ends, backbone, embedding, ends.parameters + reader.parameters)
+        return cls(ends, backbone, embedding, ends.parameters + reader.parameters - before)
 
     def scratch(self, rows: int) -> Scratch:
         """Return room for making frames of up to `rows` rows at a time."""
