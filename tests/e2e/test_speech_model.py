@@ -17,7 +17,8 @@ from voice_server import VoiceServer
 
 from voxlane.server.client import SentAway, VoiceClient
 
-from .test_conversation import calling, cough, interrupt, reply_to, say
+from .caller import OUT_RATE
+from .test_conversation import calling, cough, reply_to, say
 from .test_talker import alike, check_words
 
 pytestmark = pytest.mark.weights
@@ -52,7 +53,16 @@ async def test_a_conversation_of_sound_and_sound(server: Any, talking: VoiceServ
         assert len(alone) % (2 * FRAME_SAMPLES) == 0
     async with calling(talking.url, **MANNER) as caller:
         assert alike(await reply_to(caller, QUESTION, cough()), alone)
-        cut = await interrupt(caller, sky, name)
+        since = len(caller.events)
+        caller.speak(sky)
+        await caller.hear(0.8, since)
+        caller.speak(name)
+        cut = await caller.until("interrupted", since)
+        told = [
+            event["text"] for event in caller.events if event.name == "reply_text" and event["epoch"] == cut["epoch"]
+        ]
+        assert "".join(told).startswith(cut["heard"])
+        assert 0.8 * OUT_RATE <= cut["samples"] < len(caller.sound(cut["epoch"])) // 2
         since = caller.events.index(cut)
         await caller.until("reply_done", since)
         after = [event for event in caller.events if event.sequence > cut.sequence and event.name == "audio"]
