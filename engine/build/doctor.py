@@ -33,9 +33,10 @@ from voxlane.engine.build.device import (
     trial,
     without_cuda,
 )
+from voxlane.engine.build.lfm2_audio import check_folder
 from voxlane.engine.build.listener_choice import rank_listeners
 from voxlane.engine.build.model_choice import rank_models
-from voxlane.engine.build.model_part import MEBIBYTE, check_task
+from voxlane.engine.build.model_part import MEBIBYTE, MODEL_KEYS, check_task
 from voxlane.engine.build.qwen3_tts import is_talker
 from voxlane.engine.errors import ModelError, StoreError
 from voxlane.engine.kernels import native, selfcheck
@@ -139,8 +140,10 @@ def _driver() -> str:
 
 
 def _models(config: EngineConfig) -> Iterator[tuple[Finding, ModelSpec | None]]:
-    for key, task in (("model", "chat"), ("asr_model", "asr"), ("tts_model", "tts")):
+    for key, task in MODEL_KEYS.items():
         name: str = getattr(config, key)
+        if not name and key == "speech_model":
+            continue  # few have one
         if not name:
             yield Finding("models", task, "note", f"none: engine.{key} is empty"), None
         elif name == PACKAGED_VOICE and task == "tts":
@@ -173,6 +176,8 @@ def _model(key: str, task: str, name: str) -> tuple[Finding, ModelSpec | None]:
     spec = None
     if task == "chat":
         spec = chat_spec(open_weights(path).config)
+    elif task == "converse":
+        check_folder(path)
     return Finding("models", task, "good", f"{name}, {size / 1e6:,.0f} MB"), spec
 
 

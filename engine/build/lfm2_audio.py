@@ -12,7 +12,7 @@ from voxlane.engine.build.model_part import ModelPart, Progress, build_resources
 from voxlane.engine.errors import EngineConfigError, ModelConfigError
 from voxlane.engine.jobs.converse import ConverseFacts, ConverseJobFactory
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
-from voxlane.engine.models.lfm2_audio.config import CODES, END_OF_TURN
+from voxlane.engine.models.lfm2_audio.config import CODES, END_OF_TURN, Lfm2AudioConfig
 from voxlane.engine.models.lfm2_audio.dialogue import Dialogue, number_of
 from voxlane.engine.models.lfm2_audio.interleaving import Turn
 from voxlane.engine.models.lfm2_audio.kyutai_names import FILE, kyutai_mimi
@@ -28,6 +28,7 @@ from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.weights import store
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.safetensors import SafetensorsDirectory, SafetensorsFiles
+from voxlane.engine.weights.tensors import WeightFile
 
 CODEC = "mimi"
 """A folder with the codec in Hugging Face's layout; without it the codec is Kyutai's file beside the model."""
@@ -82,13 +83,23 @@ def conversing_part(config: EngineConfig, device: torch.device, progress: Progre
     return part
 
 
+def check_folder(path: Path) -> None:
+    """Raise ModelError unless a path has the configuration of an LFM2-Audio and a codec."""
+    Lfm2AudioConfig.from_dict(open_weights(path).config)
+    _codec_files(path)
+
+
 def load_codec(path: Path, groups: int, device: torch.device) -> MimiCodec:
     """Return the codec of a folder, or raise ModelError."""
+    return MimiCodec.load(_codec_files(path), groups, device=device)
+
+
+def _codec_files(path: Path) -> WeightFile:
     if (path / CODEC).is_dir():
-        return MimiCodec.load(SafetensorsDirectory(path / CODEC), groups, device=device)
+        return SafetensorsDirectory(path / CODEC)
     if not (path / FILE).is_file():
         raise ModelConfigError(f"{path.name}: there is no codec in it, neither {FILE} nor a folder {CODEC}")
-    return MimiCodec.load(kyutai_mimi(SafetensorsFiles([path / FILE])), groups, device=device)
+    return kyutai_mimi(SafetensorsFiles([path / FILE]))
 
 
 def _engine(

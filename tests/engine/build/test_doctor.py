@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import lfm2_audio_checkpoint
 import pytest
 import torch
 from drive import chat_config
 from safetensors.torch import save_file
 
 from voxlane.engine.build.defaults import settle
-from voxlane.engine.build.doctor import Finding, _adapter, _memory
+from voxlane.engine.build.doctor import Finding, _adapter, _memory, _models
 from voxlane.engine.models.registry import QWEN3_TTS, chat_spec
 from voxlane.engine.weights import store
 from voxlane.engine.weights.files import open_weights
@@ -64,3 +66,16 @@ def test_the_cache_of_a_voice_from_a_hub_counts(
         config = settle(chat_config(tts_model=voice), "cpu")
         taken = next(iter(_memory(config, torch.device("cpu"), spec)))
         assert f"speech cache {mib} MiB" in taken.detail, voice
+
+
+def test_a_speech_to_speech_model_is_looked_at(tmp_path: Path) -> None:
+    def finding(path: Path) -> Finding:
+        config = chat_config(model="", asr_model="", tts_model="", speech_model=str(path))
+        return next(found for found, _ in _models(config) if found.name == "converse")
+
+    folder = lfm2_audio_checkpoint.write(tmp_path / "noise")
+    assert finding(folder).state == "good"
+    shutil.rmtree(folder / "mimi")
+    assert "there is no codec in it" in finding(folder).detail
+    assert finding(tmp_path / "nothing").state == "bad"
+    assert not [found for found, _ in _models(chat_config(speech_model="")) if found.name == "converse"]
