@@ -46,6 +46,7 @@ async def healthz(request: Request) -> Response:
         "model": service.chat_model,
         "asr_model": service.asr_model,
         "tts_model": served_name(service.config.engine.tts_model),
+        "speech_model": served_name(service.config.engine.speech_model),
         "open_requests": service.engine.open_streams,
         "room": service.room.report.facts,
     }

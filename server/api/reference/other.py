@@ -93,6 +93,7 @@ def schemas(facts: Facts) -> dict[str, Schema]:
                 "model": string("The model that chats; empty if there is none."),
                 "asr_model": string("The model that listens."),
                 "tts_model": string("The model that speaks."),
+                "speech_model": string("The model that answers speech with speech."),
                 "open_requests": whole("How many the engine has.", 0),
                 "room": ref("Room"),
             }
