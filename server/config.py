@@ -613,6 +613,7 @@ SETTLED = frozenset(
         "engine.context_tokens",
         "engine.asr_memory_mib",
         "engine.tts_memory_mib",
+        "engine.speech_memory_mib",
         "engine.block_tokens",
         "engine.max_batch",
         "engine.max_step_tokens",
@@ -661,6 +662,11 @@ def _check_together(config: Config, source: str) -> None:
     if not (config.engine.model or config.engine.asr_model or config.engine.tts_model):
         raise ConfigError(
             f"{source}engine.model, engine.asr_model and engine.tts_model are all empty: nothing to serve"
+        )
+    if config.engine.speech_model and not config.engine.asr_model:
+        raise ConfigError(
+            f"{source}engine.speech_model needs engine.asr_model: it writes what the person said, and hears when a"
+            " turn ends"
         )
     if config.engine.adapter not in ("", AUTO_ADAPTER) and config.engine.model in ("", AUTO_MODEL):
         raise ConfigError(f"{source}engine.adapter is given: engine.model must name the model that it was trained on")

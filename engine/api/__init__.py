@@ -87,6 +87,7 @@ from voxlane.engine.api.values import (
     SamplingParams,
     Segment,
     SpeakParams,
+    SpeechModel,
     SpokenWord,
     Task,
     TokenLogprob,

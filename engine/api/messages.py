@@ -15,6 +15,7 @@ from voxlane.engine.api.values import (
     SamplingParams,
     Segment,
     SpeakParams,
+    SpeechModel,
     SpokenWord,
     Task,
     TokenLogprob,
@@ -182,6 +183,7 @@ class Ready(_Message, frozen=True):
     sampling: SamplingDefaults = SamplingDefaults()  # of the chat model
     adapter: str = ""  # the adapter merged into the chat model; "": none
     asr_translates: bool = False  # whether ListenParams.translate is followed
+    speech: SpeechModel = SpeechModel()
 
 
 class StartFailed(_Message, frozen=True):

@@ -71,6 +71,13 @@ class EngineConfig:
         ),
     ] = AUTO_MODEL
     tts_model: Annotated[str, Meta(description='The model that speaks, named in the same way; "" for none.')] = "hibari"
+    speech_model: Annotated[
+        str,
+        Meta(
+            description="A model that answers speech with speech, without a chat model and a voice in between: an"
+            ' LFM2-Audio, named in the same way; "" is none. The listening model writes the captions.'
+        ),
+    ] = ""
     adapter: Annotated[
         str,
         Meta(
@@ -115,6 +122,15 @@ class EngineConfig:
             le=1 << 22,
             description="MiB of memory for the speaking model's KV cache, if it has one; 0 takes 512 on a CPU, up to"
             " 8192 on a GPU.",
+        ),
+    ] = 0
+    speech_memory_mib: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 22,
+            description="MiB of memory for the KV cache of engine.speech_model; 0 takes 512 on a CPU, up to 8192 on a"
+            " GPU.",
         ),
     ] = 0
     swap_memory_mib: Annotated[
@@ -282,6 +298,15 @@ class SamplingDefaults(Value, frozen=True):
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     source: str = ""  # where they were found; "": only the model's size was known
+
+
+class SpeechModel(Value, frozen=True):
+    """The model that answers speech with speech."""
+
+    name: str = ""  # "": this engine has none
+    context_tokens: int = 0  # positions of a conversation: tokens, frames, and rows of what a person said
+    rows_s: float = 0.0  # rows that a second of what a person said becomes
+    frame_samples: int = 0  # of a piece of sound
 
 
 class ListenParams(Value, frozen=True):

@@ -23,6 +23,7 @@ from voxlane.engine.build.device import choose_device, describe, device_cache, m
 from voxlane.engine.build.listener_choice import choose_listener
 from voxlane.engine.build.model_choice import choose_model
 from voxlane.engine.build.model_part import (
+    MODEL_KEYS,
     ModelPart,
     Progress,
     build_resources,
@@ -124,8 +125,8 @@ class _Stages:
 
 def assemble(config: EngineConfig, progress: Progress = lambda what, done: None) -> Assembly:
     """Load the models and build the engine around them, or raise ModelError with one line for a person."""
-    if not (config.model or config.asr_model or config.tts_model):
-        raise EngineConfigError("engine.model, engine.asr_model and engine.tts_model are all empty: nothing to run")
+    if not any(getattr(config, key) for key in MODEL_KEYS):
+        raise EngineConfigError(f"{', '.join(f'engine.{key}' for key in MODEL_KEYS)} are all empty: nothing to run")
     check_models(config)
     stages = _Stages(progress)
     use_threads(config.threads)
@@ -220,6 +221,10 @@ def _parts(config: EngineConfig, device: torch.device, progress: Progress) -> di
             parts["asr"] = listening_part(config, device, progress)
         if config.tts_model:
             parts["tts"] = speaking_part(config, device, progress)
+    if config.speech_model:
+        from voxlane.engine.build.lfm2_audio import conversing_part
+
+        parts["speech"] = conversing_part(config, device, progress)
     return {"chat": _chat_part(config, device, progress), **parts} if config.model else parts
 
 
@@ -251,6 +256,12 @@ def _ready(parts: dict[ModelName, ModelPart], device: str) -> Ready:
         "page_bytes_per_token": 0,
     }
     for part in parts.values():
+        rates = {rate for rate in (told.get("speak_rate"), part.ready.get("speak_rate")) if rate}
+        if len(rates) > 1:
+            raise EngineConfigError(
+                f"engine.speech_model and engine.tts_model speak at {sorted(map(str, rates))} samples a second:"
+                " a conversation has one rate"
+            )
         told |= part.ready
     return Ready(**told)  # type: ignore[arg-type]  # every part gives its own fields
 

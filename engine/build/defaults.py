@@ -20,6 +20,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "asr_memory_mib": 128,
         # Six minutes of speech with a model of 1.7B.
         "tts_memory_mib": 512,
+        "speech_memory_mib": 512,
     },
     "cuda": {
         # 16,500 tok/s on the workload of 256 requests; blocks of 16 gave 14,600.
@@ -34,6 +35,8 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "asr_memory_mib": 4096,
         # 64 voices of a model of 1.7B, a minute and a half each.
         "tts_memory_mib": 8192,
+        # 200 conversations of five minutes with a model of 1.5B.
+        "speech_memory_mib": 8192,
     },
 }
 """The values of settings that are zero in the configuration, by the kind of device."""
@@ -49,7 +52,7 @@ def settle(config: EngineConfig, kind: str, device_mib: int = 0) -> EngineConfig
     `device_mib` is a GPU's whole memory; a small GPU gives less to speech.
     """
     chosen = {key: value for key, value in DEFAULTS[kind].items() if not getattr(config, key)}
-    for key in {"asr_memory_mib", "tts_memory_mib"} & chosen.keys() if device_mib else ():
+    for key in {"asr_memory_mib", "tts_memory_mib", "speech_memory_mib"} & chosen.keys() if device_mib else ():
         chosen[key] = min(chosen[key], max(device_mib // SPEECH_SHARE, 1))
     return replace(config, **chosen)
 

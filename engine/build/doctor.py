@@ -235,6 +235,8 @@ def _memory(config: EngineConfig, device: torch.device, spec: ModelSpec | None) 
     speech_mib = config.asr_memory_mib if config.asr_model else 0
     if config.tts_model and _speaks_by_codec(config.tts_model):
         speech_mib += config.tts_memory_mib
+    if config.speech_model:
+        speech_mib += config.speech_memory_mib
     plan = _plan(config, device, spec, (weights_mib + speech_mib) * MEBIBYTE)
     first = f"chat weights {weights_mib:,} MiB, speech cache {speech_mib:,} MiB, a step {plan.step // MEBIBYTE:,} MiB"
     yield Finding("memory", "taken first", "good", first)

@@ -31,7 +31,7 @@ MEBIBYTE = 1 << 20
 
 CPU = torch.device("cpu")
 
-MODEL_KEYS = {"model": "chat", "asr_model": "asr", "tts_model": "tts"}
+MODEL_KEYS = {"model": "chat", "asr_model": "asr", "tts_model": "tts", "speech_model": "converse"}
 """The configuration's keys that name a model, and the task of each."""
 
 

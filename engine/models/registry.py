@@ -79,6 +79,9 @@ RECOGNISERS: dict[str, type[Recognition]] = {
 QWEN3_TTS = "Qwen3TTSForConditionalGeneration"
 """The one model that speaks and names its architecture; the other voices are a package and an ONNX file."""
 
+LFM2_AUDIO = "Lfm2AudioForConditionalGeneration"
+"""The model that answers speech with speech."""
+
 OTHER_VOICES = ("kokoro", "hibari")
 """The catalog's names for the architectures of the other voices."""
 
@@ -99,7 +102,7 @@ _BY_MODEL_TYPE = {
 
 def supported_architectures() -> frozenset[str]:
     """Return every architecture that can be loaded, the voices that are no registered class included."""
-    return frozenset((*CHAT_MODELS, *RECOGNISERS, QWEN3_TTS, *OTHER_VOICES))
+    return frozenset((*CHAT_MODELS, *RECOGNISERS, QWEN3_TTS, LFM2_AUDIO, *OTHER_VOICES))
 
 
 def architecture_of(config: dict[str, object], table: Collection[str] = CHAT_MODELS) -> str:

@@ -20,15 +20,15 @@ from voxlane.engine.weights.catalog import spelled
 
 _BAR = "{desc} {percentage:3.0f}% |{bar}| {elapsed}"
 
-_KEYS = {"chat": "model", "asr": "asr_model", "tts": "tts_model"}
+_KEYS = {"chat": "model", "asr": "asr_model", "tts": "tts_model", "converse": "speech_model"}
 """The setting in [engine] that names the model for a task."""
 
 _MORE = """
-To choose a model: --model (chats), --asr-model (listens), --tts-model (speaks), or the same under [engine] in the file
-of --config. A model that is not here is fetched on first use, or by `voxlane models pull NAME`. Other models are given
-by path (a GGUF file, a safetensors directory) or as hf:OWNER/REPO; `voxlane models recommend` names those that suit
-this machine. A mirror is a third party's copy of a publisher's file, checked by its hash: `models pull --no-mirrors`,
-or mirrors = false under [weights], does not use it."""
+To choose a model: --model (chats), --asr-model (listens), --tts-model (speaks), --speech-model (answers speech with
+speech), or the same under [engine] in the file of --config. A model that is not here is fetched on first use, or by
+`voxlane models pull NAME`. Other models are given by path (a GGUF file, a safetensors directory) or as hf:OWNER/REPO;
+`voxlane models recommend` names those that suit this machine. A mirror is a third party's copy of a publisher's file,
+checked by its hash: `models pull --no-mirrors`, or mirrors = false under [weights], does not use it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,7 +27,7 @@ async def get_model(request: Request) -> Response:
 
 
 def _models(service: Service) -> dict[str, dict[str, object]]:
-    """Return every model by name: those that chat, the one that listens, the one that speaks."""
+    """Return every model by name: those that chat, and those that listen, speak, or do all of it."""
     ready = service.ready
     chat: dict[str, object] = {
         "task": "chat",
@@ -44,6 +44,9 @@ def _models(service: Service) -> dict[str, dict[str, object]]:
     found = dict.fromkeys(service.model_names, chat)
     if ready.asr_model:
         found.setdefault(served_name(ready.asr_model), {"task": "asr", "languages": ready.asr_languages})
+    if ready.speech.name:
+        speech = {"task": "speech", "context_tokens": ready.speech.context_tokens, "sample_rate": ready.speak_rate}
+        found.setdefault(served_name(ready.speech.name), speech)
     if ready.tts_model:
         voice: dict[str, object] = {"task": "tts", "voices": ready.voices, "sample_rate": ready.speak_rate}
         if ready.speak_languages:  # those that can be asked for

@@ -16,6 +16,7 @@ from voxlane.server.commands.options import (
     MODEL_OPTIONS,
     SERVER_OPTIONS,
     SPEAKER_OPTION,
+    SPEECH_OPTION,
     THREADS_OPTION,
     Commands,
     Option,
@@ -45,7 +46,9 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         "  voxlane keys add acme --file keys.json                  # one key for each client",
     )
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file; see `voxlane check-config`")
-    add_options(parser, (*SERVER_OPTIONS, *MODEL_OPTIONS, THREADS_OPTION, LISTENER_OPTION, SPEAKER_OPTION))
+    add_options(
+        parser, (*SERVER_OPTIONS, *MODEL_OPTIONS, THREADS_OPTION, LISTENER_OPTION, SPEAKER_OPTION, SPEECH_OPTION)
+    )
     parser.add_argument(
         "--log-json",
         dest="log.format",
@@ -310,7 +313,7 @@ def add_doctor(commands: Commands) -> argparse.ArgumentParser:
     )
     add_engine_file(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
-    add_options(parser, (*MODEL_OPTIONS, THREADS_OPTION, LISTENER_OPTION, SPEAKER_OPTION))
+    add_options(parser, (*MODEL_OPTIONS, THREADS_OPTION, LISTENER_OPTION, SPEAKER_OPTION, SPEECH_OPTION))
     return parser
 
 

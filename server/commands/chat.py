@@ -101,7 +101,7 @@ def run_chat(
         raise ConfigError("there is nothing to ask: the message is empty")
     if not config.model:
         raise ConfigError("engine.model is empty: there is no model to chat with")
-    config = replace(config, asr_model="", tts_model="")
+    config = replace(config, asr_model="", tts_model="", speech_model="")
     with asyncio.Runner() as runner:  # one loop for several runs: between replies the program waits in input()
         link = runner.run(_start(config, engine_command))
         interruption = Interruption()

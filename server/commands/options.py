@@ -48,6 +48,9 @@ LISTENER_OPTION = Option(
     "--asr-model", "engine.asr_model", "MODEL", str, 'the model that listens; auto: by the machine; "": none'
 )
 SPEAKER_OPTION = Option("--tts-model", "engine.tts_model", "MODEL", str, 'the model that speaks; "": none')
+SPEECH_OPTION = Option(
+    "--speech-model", "engine.speech_model", "MODEL", str, "an LFM2-Audio that answers speech with speech"
+)
 SERVER_OPTIONS = (
     Option("--host", "server.host", "HOST", str, "address to listen on"),
     Option("--port", "server.port", "PORT", int, "port to listen on; 0: any free one"),

@@ -30,7 +30,7 @@ def run_perplexity(config: EngineConfig, path: Path, *, engine_command: Sequence
     if not config.model:
         raise ConfigError("engine.model is empty: there is nothing to measure")
     window_tokens = config.context_tokens or WINDOW_TOKENS
-    config = dataclasses.replace(config, context_tokens=window_tokens, asr_model="", tts_model="")
+    config = dataclasses.replace(config, context_tokens=window_tokens, asr_model="", tts_model="", speech_model="")
     window, stats = asyncio.run(_score(config, text, engine_command))
     mean = -stats.logprob_sum / stats.scored_tokens
     # exp overflows above 709: take infinity for a model that bad.

@@ -16,12 +16,15 @@ from voxlane.server.errors import ConfigError, EngineStartFailed
 
 RECOMMEND_COMMAND = (sys.executable, "-m", "voxlane.engine.build.recommend")
 
-JOBS = {"chat": "--model", "listening": "--asr-model", "voice": "--tts-model", "speech-to-speech": ""}
+JOBS = {"chat": "--model", "listening": "--asr-model", "voice": "--tts-model", "speech-to-speech": "--speech-model"}
 """The jobs in the order of the table, and the option of `voxlane serve` that names the model for each."""
 
 HEADS = ("", "JOB", "MODEL", "DOWNLOAD", "MEMORY", "SPEED", "LICENCE", "HERE", "")
 
-NONE_YET = "none: this engine loads no such model yet. The three models above make a conversation."
+INSTEAD = "speech-to-speech"
+"""The job of a model that is served instead of a chat model and a voice, so never without being asked for."""
+
+NONE_YET = "none for this machine. The three models above make a conversation."
 
 Report = dict[str, Any]  # what the child writes: machine, models; or error
 
@@ -126,22 +129,29 @@ def _how(machine: Report) -> Iterator[str]:
 
 
 def _others(models: Sequence[Report]) -> Iterator[str]:
-    yield "Another model: `voxlane models pull MODEL`, then `voxlane serve` with it after --model, --asr-model or"
+    yield "Another model: `voxlane models pull MODEL`, then `voxlane serve` with it after --model, --asr-model,"
     files = [f"  {model['name']}" for model in models if "#" in model["name"]]
-    yield "--tts-model." + (" Names that end in a file, in full:" if files else "")
+    yield "--tts-model or --speech-model." + (" Names that end in a file, in full:" if files else "")
     yield from files
+    if speech := [model["name"] for model in models if model["job"] == INSTEAD and model["recommended"]]:
+        yield "Speech answered with speech, instead of a chat model and a voice:"
+        yield f"  voxlane serve --speech-model {speech[0]}"
 
 
 def _pull_commands(models: Sequence[Report]) -> list[str]:
     return [
         f"voxlane models pull {shlex.quote(model['name'])}"
         for model in models
-        if model["recommended"] and not model["packaged"] and not model["here"]
+        if _served(model) and not model["packaged"] and not model["here"]
     ]
 
 
+def _served(model: Report) -> bool:
+    return bool(model["recommended"]) and model["job"] != INSTEAD
+
+
 def _serve_command(models: Sequence[Report]) -> str:
-    chosen = [model for model in models if model["recommended"] and JOBS[model["job"]]]
+    chosen = [model for model in models if _served(model)]
     return " ".join(["voxlane serve", *(f"{JOBS[model['job']]} {shlex.quote(model['name'])}" for model in chosen)])
 
 

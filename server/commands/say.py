@@ -154,7 +154,7 @@ async def _say_there(remote: Remote, options: SayOptions, text: str | None, open
 def _speaking_only(config: EngineConfig) -> EngineConfig:
     if not config.tts_model:
         raise ConfigError("engine.tts_model is empty: there is no model to speak")
-    alone: EngineConfig = dataclasses.replace(config, model="", asr_model="")
+    alone: EngineConfig = dataclasses.replace(config, model="", asr_model="", speech_model="")
     return alone
 
 

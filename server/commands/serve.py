@@ -323,7 +323,7 @@ def banner(ready: Ready, listener: socket.socket, *, with_key: bool, secure: boo
     as_json = " -H 'Content-Type: application/json'"
     lines, tries = [f"voxlane {VERSION} at {url}"], []
     recording = "recording.wav"
-    if ready.asr_model and ready.voices:
+    if ready.asr_model and (ready.voices or ready.speech.name):
         tries.append(f"    open {url} in a browser, and talk")
     if ready.model:
         adapted = f" and adapter {served_name(ready.adapter)}" if ready.adapter else ""
@@ -335,6 +335,8 @@ def banner(ready: Ready, listener: socket.socket, *, with_key: bool, secure: boo
         lines += [f"    {told}" for told in why_this_model(ready)]
         message = '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64}'
         tries.append(f"    curl {url}/v1/chat/completions{as_json}{key} \\\n    -d '{message}'")
+    if ready.speech.name:
+        lines.append(f"  answers speech with speech: {served_name(ready.speech.name)}")
     if ready.tts_model:
         lines.append(f"  speaks with {served_name(ready.tts_model)}: {names(ready.voices, 4) or 'no voice yet'}")
     if ready.tts_model and not ready.voices:

@@ -77,7 +77,7 @@ def run_transcribe(
         raise ConfigError("there is nothing to hear: give a FILE, or pipe audio in")
     if not config.asr_model:
         raise ConfigError("engine.asr_model is empty: there is no model to listen")
-    config = dataclasses.replace(config, model="", tts_model="")
+    config = dataclasses.replace(config, model="", tts_model="", speech_model="")
     return asyncio.run(_transcribe(config, options, engine_command))
 
 

@@ -7,21 +7,42 @@ clock is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
-from voxlane.engine.api import ChatMessage, Finished, Refused, Samples, Started, Text, ToolCall, ToolUse
+from voxlane.engine.api import (
+    ChatMessage,
+    Finished,
+    Pieces,
+    Refused,
+    Samples,
+    SpeechModel,
+    Started,
+    Text,
+    ToolCall,
+    ToolUse,
+    heard_pieces,
+)
 from voxlane.server.conversation.client_events import Respond
 from voxlane.server.conversation.effects import Effect, Send
-from voxlane.server.conversation.history import History, characters_of, prompt_of, reply_item
+from voxlane.server.conversation.history import (
+    Frames,
+    History,
+    characters_of,
+    prompt_of,
+    reply_item,
+    spoken_prompt_of,
+)
 from voxlane.server.conversation.ledger import Ledger
 from voxlane.server.conversation.reply import Reply
 from voxlane.server.conversation.saved import SavedProgress
 from voxlane.server.conversation.server_events import Fault, Latency, ReplyDone, ToolCalled, TurnDone
-from voxlane.server.conversation.user_turn import UserSpeech
+from voxlane.server.conversation.speech_reply import SpeechReply
+from voxlane.server.conversation.user_turn import RATE, UserSpeech
 from voxlane.server.conversation.values import Item, SessionConfig
 
-ReplyMessage = Started | Text | Samples | Finished | Refused | ToolCall
+ReplyMessage = Started | Text | Samples | Pieces | Finished | Refused | ToolCall
 
 MOST_ASIDES = 8
 """Asides that may run at once: more than any client uses, and a bound on what one client can ask of the engine."""
@@ -31,6 +52,9 @@ MOST_TOOL_ROUNDS = 8
 
 REPLY_TOKENS = 256
 """Tokens left for a reply beside the history; few replies are longer, even where they may be."""
+
+SPEECH_POSITIONS = 4
+"""Positions of a spoken reply for each token of its text: the token, and the frames that are its sound."""
 
 KEPT_REPLIES = 64
 """Replies whose word positions are kept, for clients that report late how much they have played."""
@@ -42,13 +66,21 @@ class SpokenReply:
 
     text: str
     ledger: Ledger
+    pieces: Frames = ()
 
 
 class Answers:
     """The assistant's current reply, its asides, its tool calls and the history."""
 
     def __init__(
-        self, session: str, speak_rate: int, *, reads_words: bool = False, history: History | None = None
+        self,
+        session: str,
+        speak_rate: int,
+        *,
+        reads_words: bool = False,
+        history: History | None = None,
+        speech: SpeechModel | None = None,
+        chats: bool = True,
     ) -> None:
         self.history = history or History()
         self.reply: Reply | None = None
@@ -56,8 +88,10 @@ class Answers:
         self._speak_rate = speak_rate
         self._reads_words = reads_words  # the voice takes text word by word
         self._epoch = 0
-        self._expected = ""  # the user's words that the prepared reply answers
-        self._failed_words = ""  # the user's words for which preparing a reply failed
+        self._speech = speech  # answers with speech
+        self._chats = chats  # there is a model that answers with text
+        self._expected: str | bytes = ""  # what the prepared reply answers
+        self._failed: str | bytes = ""  # what preparing a reply failed for
         self._answered: UserSpeech | None = None  # the turn that the reply answers, for its latencies
         self._broken = False  # the engine sends no more of the reply
         self.asides: dict[int, Reply] = {}
@@ -77,6 +111,15 @@ class Answers:
     def item_of(self, epoch: int) -> str:
         """Return the id under which a reply is remembered."""
         return reply_item(self._session, epoch)
+
+    @property
+    def converses(self) -> bool:
+        """Whether a speech-to-speech model answers, so that turns keep their sound."""
+        return self._speech is not None
+
+    def _model_for(self, config: SessionConfig) -> SpeechModel | None:
+        """Return the speech-to-speech model that answers; None if the chat model does."""
+        return self._speech if config.speaks or not self._chats else None
 
     @property
     def talking(self) -> bool:
@@ -120,31 +163,38 @@ class Answers:
 
     def greet(self, text: str, turn: int, config: SessionConfig, now: float) -> list[Effect]:
         """Say a given text without being asked."""
-        reply = self._new(turn, config)
+        reply = self._new(turn, config, given=True)
         self._remember(reply)
         return reply.begin_with(text, now)
 
     def prepare(self, turn: UserSpeech, config: SessionConfig) -> list[Effect]:
         """Begin a reply that the client does not see yet, in case the turn is over."""
-        if self.reply is not None or self._awaiting is not None or turn.text == self._failed_words:
+        if self.reply is not None or self._awaiting is not None or turn.content == self._failed:
             return []
-        self._expected = turn.text
+        self._expected = turn.content
         reply = self._new(turn.number, config, tentative=True)
-        return reply.begin(self._prompt(config, turn.text))
+        return reply.begin(self._prompt(config, turn))
 
-    def withdraw(self, unless: str = "") -> list[Effect]:
-        """Cancel a prepared reply without a trace, unless it answers the words `unless`."""
+    def prepared_for(self, turn: UserSpeech) -> bool:
+        """Return whether the prepared reply answers what a turn says."""
+        prepared = self.reply is not None and self.reply.stage == "tentative"
+        return prepared and bool(turn.content) and turn.content == self._expected
+
+    def withdraw(self, unless: UserSpeech | None = None) -> list[Effect]:
+        """Cancel a prepared reply without a trace, unless it answers what the turn `unless` says."""
         reply = self.reply
-        if reply is None or reply.stage != "tentative" or (unless and unless == self._expected):
+        if reply is None or reply.stage != "tentative":
+            return []
+        if unless is not None and self.prepared_for(unless):
             return []
         self.reply = None
         return reply.withdraw()
 
     def answer(self, turn: UserSpeech, config: SessionConfig) -> list[Effect]:
         """Answer a turn that is in the history; use the prepared reply if it answers the same words."""
-        self._answered, self._failed_words, self._rounds = turn, "", 0
+        self._answered, self._failed, self._rounds = turn, "", 0
         reply = self.reply
-        if reply is not None and reply.stage == "tentative" and self._expected == turn.text:
+        if reply is not None and reply.stage == "tentative" and self._expected == turn.content:
             self._remember(reply)
             effects = reply.go_live()
             for place in range(len(reply.calls)):
@@ -158,21 +208,14 @@ class Answers:
         if items is None:
             return [Send(Fault("invalid_item_id", "input: there is no such item", retryable=False, ref=asked.ref))]
         known = asked.input is None  # else the client supplies the whole input
-        messages = prompt_of(items, self.history.with_facts(config.instructions) if known else config.instructions)
+        told = self.history.with_facts(config.instructions) if known else config.instructions
+        messages = spoken_prompt_of(items, told) if self._model_for(config) else prompt_of(items, told)
         if asked.aside:
             if len(self.asides) >= MOST_ASIDES:
                 reason = f"at most {MOST_ASIDES} responses may be under way outside the conversation"
                 return [Send(Fault("too_many_responses", reason, retryable=True, ref=asked.ref))]
             self._epoch += 1
-            aside = Reply(
-                self._epoch,
-                0,
-                self._session,
-                config,
-                self._speak_rate,
-                tag=asked.tag,
-                reads_words=self._reads_words,
-            )
+            aside = self._made(0, config, tag=asked.tag)
             self.asides[aside.epoch] = aside
             return aside.begin(messages)
         effects, begins_s = self.withdraw(), None
@@ -200,14 +243,25 @@ class Answers:
         if reply is None or reply.item != item.id:
             return item
         if reply.all_sent and not self._broken:
-            return replace(item, text=reply.text.strip(), whole=True)
-        return replace(item, text=reply.heard(reply.position(now)))
+            return replace(item, text=reply.text.strip(), whole=True, pieces=tuple(reply.pieces))
+        position = reply.position(now)
+        return replace(item, text=reply.heard(position), pieces=self._heard_pieces(reply.pieces, position))
 
-    def _prompt(self, config: SessionConfig, saying: str = "") -> tuple[ChatMessage, ...]:
-        """Return the prompt, with as much of the conversation as the model can hold."""
+    def _heard_pieces(self, pieces: Sequence[tuple[int, ...]], position: int) -> Frames:
+        return heard_pieces(pieces, position, self._speech.frame_samples) if self._speech is not None else ()
+
+    def _prompt(self, config: SessionConfig, turn: UserSpeech | None = None) -> tuple[ChatMessage, ...]:
+        """Return the prompt, with as much of the conversation as the model can hold, and a turn that is not over."""
+        saying = turn.text if turn is not None else ""
         fixed = len(config.instructions) + len(saying) + characters_of((), config.tools)
-        self.history.make_room(fixed, min(config.max_tokens, REPLY_TOKENS))
-        return self.history.prompt(config.instructions, saying)
+        reply_tokens, speech = min(config.max_tokens, REPLY_TOKENS), self._model_for(config)
+        if speech is None:
+            self.history.make_room(fixed, reply_tokens)
+            return self.history.prompt(config.instructions, saying)
+        rows = ceil(len(turn.said) / 2 / RATE * speech.rows_s) if turn is not None else 0
+        self.history.make_room(fixed, rows + SPEECH_POSITIONS * reply_tokens)
+        said = Item(turn.item, "user", saying, sound=turn.said) if turn is not None else None
+        return self.history.spoken_prompt(config.instructions, said)
 
     def _reply_to(
         self,
@@ -230,11 +284,29 @@ class Answers:
         tentative: bool = False,
         tag: str = "",
         begins_s: float | None = None,
+        given: bool = False,
     ) -> Reply:
         assert self.reply is None, "one reply at a time"
         self._epoch += 1
         item = reply_item(self._session, self._epoch)
-        self.reply = Reply(
+        self.reply = self._made(turn, config, tentative=tentative, item=item, tag=tag, begins_s=begins_s, given=given)
+        self._broken = False
+        return self.reply
+
+    def _made(
+        self,
+        turn: int,
+        config: SessionConfig,
+        *,
+        tentative: bool = False,
+        item: str = "",
+        tag: str = "",
+        begins_s: float | None = None,
+        given: bool = False,
+    ) -> Reply:
+        """Return a reply of the model that answers; a text that is `given` is said by the voice."""
+        kind = Reply if given or self._model_for(config) is None else SpeechReply
+        return kind(
             self._epoch,
             turn,
             self._session,
@@ -246,8 +318,6 @@ class Answers:
             begins_s=begins_s,
             reads_words=self._reads_words,
         )
-        self._broken = False
-        return self.reply
 
     def _remember(self, reply: Reply) -> None:
         """Place a reply that begins in the history; its words are filled in when it is over."""
@@ -265,9 +335,9 @@ class Answers:
         if reply is None or reply.stage == "tentative":
             return self.withdraw()
         self.reply = None
-        heard = reply.heard(reply.position(now))
+        position = reply.position(now)
         effects = reply.interrupt(now)
-        self._put_down(reply, heard, now, whole=False)
+        self._put_down(reply, position, now, whole=False)
         return [*effects, *self._latency(reply), Send(TurnDone(reply.turn, "interrupted"))]
 
     def cut_at(self, item: str, seconds: float, now: float) -> tuple[str, float] | None:
@@ -287,7 +357,9 @@ class Answers:
         if not any(letter.isalnum() for letter in spoken.text[end:]):  # a closing quote is never heard
             end = len(spoken.text)
         heard = spoken.text[:end].strip()
-        self.history.fill(item, heard, whole=heard == spoken.text.strip())
+        whole = heard == spoken.text.strip()
+        pieces = spoken.pieces if whole else self._heard_pieces(spoken.pieces, sample)
+        self.history.fill(item, heard, whole=whole, pieces=pieces)
         return heard, min(seconds, spoken.ledger.sent_samples / self._speak_rate)
 
     def cancel_aside(self, epoch: int, now: float) -> list[Effect] | None:
@@ -331,22 +403,26 @@ class Answers:
 
     def _complete(self, reply: Reply, config: SessionConfig, now: float) -> list[Effect]:
         self.reply = None
-        heard = reply.heard(reply.ledger.sent_samples) if self._broken else reply.text
-        self._put_down(reply, heard, now, whole=not self._broken)
+        heard = self._put_down(reply, reply.ledger.sent_samples, now, whole=not self._broken)
         effects: list[Effect] = [Send(ReplyDone(reply.epoch, heard)), *self._latency(reply)]
         if reply.calls and config.chains_tools and not self._broken:
             self._awaiting = reply
             return effects + self._go_on(config)
         return [*effects, Send(TurnDone(reply.turn, "failed" if self._broken else "done"))]
 
-    def _put_down(self, reply: Reply, heard: str, now: float, *, whole: bool) -> None:
-        """Write a reply into the history with the words that were heard."""
+    def _put_down(self, reply: Reply, position: int, now: float, *, whole: bool) -> str:
+        """Write a reply, or what was heard of it up to a sample, into the history; return the words."""
+        heard, pieces = reply.text, tuple(reply.pieces)
+        if not whole:
+            heard = reply.heard(position)
+            pieces = self._heard_pieces(pieces, position) if reply.speaks else pieces
         self.reply_ended_s, self.asked = now, whole and heard.rstrip(" \"'”’").endswith("?")
-        self.history.fill(reply.item, heard.strip(), whole=whole)
+        self.history.fill(reply.item, heard.strip(), whole=whole, pieces=pieces)
         if reply.speaks:
-            self._spoken[reply.item] = SpokenReply(reply.text, reply.ledger)
+            self._spoken[reply.item] = SpokenReply(reply.text, reply.ledger, tuple(reply.pieces))
             if len(self._spoken) > KEPT_REPLIES:
                 del self._spoken[next(iter(self._spoken))]
+        return heard
 
     def _latency(self, reply: Reply) -> list[Effect]:
         turn, self._answered = self._answered, None
@@ -380,6 +456,8 @@ class Answers:
                 return [] if reply.stage == "tentative" else self._called(reply, len(reply.calls) - 1)
             case Samples():
                 reply.add_samples(message, now)
+            case Pieces(pieces=pieces):
+                reply.pieces += pieces
             case Finished(reason="failed" | "cancelled") | Refused():
                 return self._fail(reply, message)
             case Finished(reason=reason, stats=stats) if name == reply.chat_id:
@@ -393,7 +471,7 @@ class Answers:
     def _fail(self, reply: Reply, message: Finished | Refused) -> list[Effect]:
         """End a reply that the engine could not finish; what has come of it is still said."""
         if reply.stage == "tentative":
-            self._failed_words = self._expected
+            self._failed = self._expected
             return self.withdraw()
         if reply is self.reply:
             self._broken = True

@@ -14,6 +14,7 @@ from voxlane.engine.api import (
     EndInput,
     Finished,
     FromEngine,
+    Pieces,
     Priority,
     Probability,
     Refused,
@@ -63,6 +64,9 @@ ROUNDING_S = 0.005
 
 STIR_S = 0.15
 """A turn whose silence is long enough ends at most so much later, if the last sound may be the person going on."""
+
+TAIL_S = 0.2
+"""Silence behind what a person said that a speech-to-speech model hears."""
 
 MUTE_S = 1.0
 """Without any sound for this long the turn counts as silent: the microphone is off, or the line is broken."""
@@ -232,6 +236,8 @@ class Floor:
         turn = self._turn
         assert turn is not None
         turn.gathered += len(pcm) // 2
+        if self._answers.converses:
+            turn.sound += pcm
         self._gathered += len(pcm) // 2
         return effects if turn.failed else [*effects, SendToEngine(Append(turn.asr_id, audio=pcm))]
 
@@ -242,6 +248,8 @@ class Floor:
             return []
         audio = self._ear.since(turn.fed)
         turn.fed = self._ear.heard
+        if self._answers.converses:
+            turn.sound += audio
         return [SendToEngine(Append(turn.asr_id, audio=audio))]
 
     def _onset(self, at: int, now: float) -> list[Effect]:
@@ -418,8 +426,19 @@ class Floor:
             case Meaning.PAUSE:
                 effects = self._probes.ask(turn, turn.text, self._answers.history, config) if evidence.fresh else []
                 eager = config.replies and turn.text and worth_preparing(evidence, config.turns)
-                return [*effects, *self._answers.prepare(turn, config)] if eager else effects
+                return [*effects, *self._prepare(turn)] if eager else effects
         return self._follow(now)
+
+    def _prepare(self, turn: UserSpeech) -> list[Effect]:
+        """Begin the answer to a turn that may be over."""
+        self._keep_sound(turn)
+        return self._answers.prepare(turn, self.config)
+
+    def _keep_sound(self, turn: UserSpeech) -> None:
+        """Note the sound of a turn, and little of the silence at its end, unless an answer to it is prepared."""
+        if self._answers.converses and not self._answers.prepared_for(turn):
+            quiet = 0 if turn.manual else self._ear.silence(self._ear.heard) - int(TAIL_S * RATE)
+            turn.said = bytes(turn.sound[: len(turn.sound) - 2 * max(0, quiet)])
 
     def _end_turn(self, now: float) -> list[Effect]:
         """End the turn; its last words are still to come."""
@@ -438,6 +457,9 @@ class Floor:
         if turn.held:  # the client ended it before the verdict, so it was meant
             effects += self._commit(turn, now)
         effects.append(self.pending.remember(turn))
+        self._keep_sound(turn)
+        if turn.said and self.config.replies and not (turn.quiet or turn.beside):
+            effects += self._answers.prepare(turn, self.config)  # it need not wait for the last words
         self._turn, self._muted = None, False
         self.pending.add(turn)
         self._ear.rest()
@@ -470,7 +492,9 @@ class Floor:
     # ---- messages from the engine
 
     def receive(
-        self, message: Started | Words | Text | Samples | Finished | Refused | Probability | ToolCall, now: float
+        self,
+        message: Started | Words | Text | Samples | Pieces | Finished | Refused | Probability | ToolCall,
+        now: float,
     ) -> list[Effect]:
         """Apply an engine message to its turn or reply; ignore messages of requests that are over."""
         for turn in (self._turn, *self.pending):
@@ -487,7 +511,7 @@ class Floor:
             case Words(settled=settled, tail=tail, covered_s=covered_s):
                 turn.covered = turn.first + round(covered_s * RATE)
                 changed = turn.understand(settled, tail)
-                effects = self._answers.withdraw(unless=turn.text) if changed else []
+                effects = self._answers.withdraw(unless=turn) if changed else []
                 if turn.confirmed and not turn.held and (settled or changed):
                     effects.append(Send(UserWords(turn.number, settled, tail)))
                 if settled and turn is self._turn and not turn.held:

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from msgspec import structs
 
-from voxlane.engine.api import ChatMessage, Tool, ToolUse
+from voxlane.engine.api import LISTEN_RATE, ChatMessage, Tool, ToolUse
 from voxlane.server.conversation.memory import RememberedFacts
 from voxlane.server.conversation.saved import SavedHistory
 from voxlane.server.conversation.values import Item
@@ -35,6 +35,9 @@ MAX_CHARS = 64_000
 
 MAX_ITEMS = 1000
 """Items that are remembered, empty ones included."""
+
+Frames = tuple[tuple[int, ...], ...]
+"""An answer's pieces, as the engine's Pieces tells them."""
 
 EARLIER = "The person said earlier: "
 
@@ -83,14 +86,18 @@ def reply_item(session: str, epoch: int) -> str:
 class History:
     """The items of one conversation, without the instructions."""
 
-    def __init__(self, tokens: int = HISTORY_TOKENS, context_tokens: int = 0) -> None:
-        """Show the model at most `tokens` of it; `context_tokens` is the model's context length, 0: not known."""
+    def __init__(self, tokens: int = HISTORY_TOKENS, context_tokens: int = 0, sound_rows_s: float = 0.0) -> None:
+        """Show the model at most `tokens` of it; `context_tokens` is the model's context length, 0: not known.
+
+        A speech-to-speech model has `sound_rows_s` rows, which are as long as tokens, for a second of sound.
+        """
         self._items: dict[str, Item] = {}  # in order
         self._hidden: set[str] = set()  # ids of items that the model is no longer shown
         self._memory = RememberedFacts()
         self._count = TokenCount()
         self._tokens = self._budget = tokens
         self._context = context_tokens
+        self._sound_rows_s = sound_rows_s
         self.changes = 0  # it rises with every change
 
     @property
@@ -104,8 +111,9 @@ class History:
         return tuple(item for name, item in self._items.items() if name not in self._hidden)
 
     def saved(self) -> SavedHistory:
-        """Return everything that is remembered."""
-        return SavedHistory(self.items, tuple(sorted(self._hidden)), self._memory.saved(), self._count.ratio)
+        """Return everything that is remembered, in words alone."""
+        items = tuple(_words_alone(item) for item in self.items)
+        return SavedHistory(items, tuple(sorted(self._hidden)), self._memory.saved(), self._count.ratio)
 
     def restore(self, saved: SavedHistory) -> None:
         """Take back what `saved` has returned, without turns whose words were never known."""
@@ -146,10 +154,12 @@ class History:
         self._enforce_limits(item)
         return before
 
-    def fill(self, name: str, text: str, *, whole: bool = True) -> None:
-        """Set an item's words, if it is still remembered."""
+    def fill(self, name: str, text: str, *, whole: bool = True, sound: bytes = b"", pieces: Frames = ()) -> None:
+        """Set an item's words, and what it is for a speech-to-speech model, if it is still remembered."""
         if name in self._items:
-            self._items[name] = replace(self._items[name], text=text, whole=whole)
+            hidden = name in self._hidden
+            kept = (b"", ()) if hidden else (sound, pieces)
+            self._items[name] = replace(self._items[name], text=text, whole=whole, sound=kept[0], pieces=kept[1])
             self._enforce_limits(self._items[name])
 
     def drop(self, name: str) -> None:
@@ -162,6 +172,11 @@ class History:
     def prompt(self, instructions: str, saying: str = "") -> tuple[ChatMessage, ...]:
         """Return the prompt: instructions, history, and what the person is `saying` right now."""
         return prompt_of(self.shown, self.with_facts(instructions), saying)
+
+    def spoken_prompt(self, instructions: str, saying: Item | None = None) -> tuple[ChatMessage, ...]:
+        """Return the prompt of a speech-to-speech model; `saying` takes the place of an item with its id."""
+        items = [item for item in self.shown if saying is None or item.id != saying.id]
+        return spoken_prompt_of([*items, saying] if saying else items, self.with_facts(instructions))
 
     def with_facts(self, instructions: str) -> str:
         """Return the instructions with the facts about the person behind them."""
@@ -210,11 +225,17 @@ class History:
             self.changes += 1
             for item in exchange:
                 self._hidden.add(item.id)
+                self._items[item.id] = _words_alone(item)
                 if item.kind == "user":
                     self._memory.note(item.id, item.text)
 
     def _shown_tokens(self) -> int:
-        return sum(ITEM_TOKENS + self._count.of(len(item.text)) for item in self.shown if item.text)
+        return sum(ITEM_TOKENS + self._tokens_of(item) for item in self.shown if item.text)
+
+    def _tokens_of(self, item: Item) -> int:
+        if item.sound:
+            return math.ceil(len(item.sound) / 2 / LISTEN_RATE * self._sound_rows_s)
+        return len(item.pieces) or self._count.of(len(item.text))
 
     def _forget(self) -> None:
         """Keep within MAX_ITEMS and MAX_CHARS: drop the oldest exchanges first."""
@@ -279,6 +300,26 @@ def characters_of(messages: Iterable[ChatMessage], tools: Iterable[Tool] = ()) -
         for message in messages
     )
     return said + sum(len(tool.name) + len(tool.description) + len(tool.parameters) for tool in tools)
+
+
+def _words_alone(item: Item) -> Item:
+    return replace(item, sound=b"", pieces=()) if item.sound or item.pieces else item
+
+
+def spoken_prompt_of(items: Iterable[Item], instructions: str) -> tuple[ChatMessage, ...]:
+    """Return the prompt of a speech-to-speech model: what was said as sound where it is known, else as words.
+
+    It has one system message, and knows no tools.
+    """
+    shown = [item for item in items if item.sound or item.pieces or item.text.strip()]
+    told = [instructions, *(item.text for item in shown if item.kind == "system")]
+    opening = [ChatMessage("system", "\n".join(filter(None, told)))] if any(told) else []
+    said = (
+        ChatMessage(item.kind, item.text.strip(), sound=item.sound, pieces=item.pieces)
+        for item in shown
+        if item.kind in ("user", "assistant")
+    )
+    return (*opening, *said)
 
 
 def prompt_of(items: Iterable[Item], instructions: str, saying: str = "") -> tuple[ChatMessage, ...]:

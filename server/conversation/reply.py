@@ -81,6 +81,7 @@ class Reply:
         self.ducked = False  # it is live, and its client plays it with a lower gain
         self.text = ""
         self.calls: list[ToolUse] = []
+        self.pieces: list[tuple[int, ...]] = []  # of a speech-to-speech model's reply, as Pieces tells them
         self.thought: Thought | None = None  # set when the chat model is done
         self.prompt_characters = 0  # of the prompt, without what the template adds
         self._cost = (0, 0, 0)  # tokens so far: prompt, cached of these, written

@@ -16,9 +16,11 @@ from voxlane.codecs.limits import LOWEST_RATE
 from voxlane.engine.api import (
     Finished,
     FromEngine,
+    Pieces,
     Probability,
     Refused,
     Samples,
+    SpeechModel,
     Started,
     Text,
     ToolCall,
@@ -75,9 +77,12 @@ class Session:
         probes: bool = True,
         history: History | None = None,
         echo_guard: bool = True,
+        speech: SpeechModel | None = None,
+        chats: bool = True,
     ) -> None:
+        """`speech` answers with speech; replies that are only text are the chat model's, if the engine `chats`."""
         self.name = name
-        self.answers = Answers(name, speak_rate, reads_words=reads_words, history=history)
+        self.answers = Answers(name, speak_rate, reads_words=reads_words, history=history, speech=speech, chats=chats)
         plays = listens and speak_rate >= LOWEST_RATE  # the rate is 0 without a voice
         self._echo = EchoGuard(speak_rate) if echo_guard and plays else None
         self._floor = Floor(name, config, ear, self.answers, listens=listens, probes=probes, echo=self._echo)
@@ -107,7 +112,17 @@ class Session:
             return self._hear(event.pcm, now)
         effects: list[Effect] = []
         match event:
-            case Started() | Words() | Text() | Samples() | Finished() | Refused() | Probability() | ToolCall():
+            case (
+                Started()
+                | Words()
+                | Text()
+                | Samples()
+                | Pieces()
+                | Finished()
+                | Refused()
+                | Probability()
+                | ToolCall()
+            ):
                 effects = floor.receive(event, now)
             case Played(epoch, samples):
                 reply = answers.reply

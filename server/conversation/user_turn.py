@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from voxlane.server.conversation.end_of_turn import PauseEvidence
 from voxlane.server.conversation.overlap import Overlap
@@ -48,6 +48,13 @@ class UserSpeech:
     stopped_s: float = 0.0  # when its last sound was
     ended_s: float = 0.0  # when it was taken as over
     words_s: float = 0.0  # when its last word was known
+    sound: bytearray = field(default_factory=bytearray)  # all of it, if a speech-to-speech model answers
+    said: bytes = b""  # the same without the silence at the end; "": its words are answered
+
+    @property
+    def content(self) -> str | bytes:
+        """What a reply answers: the sound, or else the words."""
+        return self.said or self.text
 
     @property
     def text(self) -> str:

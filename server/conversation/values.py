@@ -76,3 +76,6 @@ class Item:
     call_id: str = ""  # of a call and of its result
     spoken: bool = False  # the words were spoken, not written
     whole: bool = True  # False: only the heard part of a reply, or speech not yet transcribed
+    # For a speech-to-speech model, which knows more than the words; neither is saved.
+    sound: bytes = b""  # what the person said, 16-bit at the listening rate
+    pieces: tuple[tuple[int, ...], ...] = ()  # what was heard of a reply, as the engine's Pieces

@@ -53,6 +53,7 @@ from voxlane.server.sessions.client_secrets import ClientSecrets
 from voxlane.server.sessions.conversation import Conversation
 from voxlane.server.sessions.journal import Journal, JournalTimes, SavedConversation, read_record, rehearse
 from voxlane.server.sessions.resume import Tokens, name_in
+from voxlane.server.sessions.speech_model_settings import for_speech_model
 from voxlane.server.store.memory import MemoryStore
 from voxlane.server.store.seal import SessionKey, hash_token, unwrapped
 from voxlane.server.store.values import ClaimedSession, SessionClaim, SessionStore
@@ -156,15 +157,16 @@ class SessionRegistry:
     def capabilities(self, ready: EngineReady) -> Capabilities:
         """Return what this server can do."""
         chat = self._remote.model if self._remote is not None else served_name(ready.model)
+        speech = served_name(ready.speech.name)
         return Capabilities(
             server=self._server,
-            chat_model=chat,
+            chat_model=speech or chat,
             asr_model=served_name(ready.asr_model),
-            tts_model=served_name(ready.tts_model),
+            tts_model=speech or served_name(ready.tts_model),
             languages=ready.asr_languages,
-            voices=ready.voices,
+            voices=() if speech else ready.voices,
             codecs=codecs(),
-            one_pace=ready.one_pace,
+            one_pace=ready.one_pace or bool(speech),
             voice_languages=ready.speak_languages,
             instructed=ready.instructed,
             phonemes=not ready.respells_only,
@@ -268,7 +270,7 @@ class SessionRegistry:
 
     def _check_models(self) -> None:
         """Raise an error if no conversation can begin now."""
-        if not self.ready.model and self._remote is None:
+        if not (self.ready.model or self.ready.speech.name) and self._remote is None:
             raise ModelNotFound("This server has no model that converses.")
         if not self._engine.connected:
             raise self._engine.not_ready()
@@ -291,9 +293,11 @@ class SessionRegistry:
             speak_rate=ready.speak_rate,
             reads_words=ready.reads_words,
             listens=bool(ready.asr_model),
-            probes=self._remote is None,
+            probes=self._remote is None and bool(ready.model),
             history=self._new_history(ready),
             echo_guard=self.config.echo_guard == "auto",
+            speech=ready.speech if ready.speech.name else None,
+            chats=bool(ready.model) or self._remote is not None,
         )
         codec = dialect.make(hello, ready.speak_rate)
         conversation = Conversation(session, codec, hello, address, self._metrics)
@@ -365,7 +369,11 @@ class SessionRegistry:
             self._spawn(conversation.journal.commit())
 
     def _new_history(self, ready: EngineReady) -> History:
-        """Return an empty history, sized for the chat model."""
+        """Return an empty history, sized for the model that answers."""
+        speech = ready.speech
+        if speech.name:
+            tokens = self.config.history_tokens or min(limits.HISTORY_TOKENS["gpu"], speech.context_tokens // 2)
+            return History(tokens, speech.context_tokens, speech.rows_s)
         if self._remote is not None:
             return History(self.config.history_tokens or limits.HISTORY_TOKENS["remote"])
         usual = limits.HISTORY_TOKENS["cpu" if ready.device.startswith("cpu") else "gpu"]
@@ -378,6 +386,8 @@ class SessionRegistry:
         With `any_voice` an unknown voice name means the default voice.
         """
         ready = self.ready
+        if ready.speech.name and config.speaks:
+            config = for_speech_model(config, ready, any_voice=any_voice)
         voice = find_voice(config.voice, ready.voices) if config.voice else ""
         if voice is None and any_voice:
             voice = ""
@@ -396,7 +406,7 @@ class SessionRegistry:
         if ready.respells_only and has_phonemes(config.pronunciations):
             reason = "pronunciations: this server's voice takes respellings in plain letters, not phonemes."
             raise InvalidRequest(reason, param="pronunciations")
-        speaks = config.speaks and bool(ready.tts_model)
+        speaks = config.speaks and bool(ready.tts_model or ready.speech.name)
         return replace(config, voice=voice, voice_language=language, speaks=speaks)
 
     def forget_voice(self, name: str) -> None:

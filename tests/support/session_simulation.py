@@ -7,6 +7,7 @@ cancelled or unknown request.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -17,6 +18,7 @@ from voxlane.engine.api import (
     Finished,
     FromEngine,
     Pause,
+    Pieces,
     Probability,
     RequestStats,
     Resume,
@@ -141,6 +143,7 @@ class _Work:
     paused: bool = False
     ended: bool = False
     audio: int = 0
+    sound: bytes = b""
     told: int = 0
     queue: deque[FromEngine] = field(default_factory=deque)
     clauses: deque[tuple[int, str]] = field(default_factory=deque)
@@ -177,12 +180,15 @@ class ScriptedEngine:
             case Append(name):
                 if work := self.work.get(name):
                     work.audio += len(message.audio) // 2
+                    work.sound += message.audio
                     if message.text:
                         work.clauses.append((work.chars, message.text))
                         work.chars += len(message.text)
             case EndInput(name):
                 if work := self.work.get(name):
                     work.ended = True
+                    if work.submit.task == "converse":
+                        work.queue.extend(self._converse(work.submit))
             case Cancel(name):
                 self.work.pop(name, None)
             case Pause(names):
@@ -214,6 +220,18 @@ class ScriptedEngine:
         if work.submit.task == "asr":
             return work.ended or (work.audio > 8000 and not work.told)
         return bool(work.clauses) or work.ended if work.submit.task == "tts" else bool(work.queue)
+
+    def _converse(self, submit: Submit) -> Iterator[FromEngine]:
+        """Yield an answer word by word: a token and a frame of sound for each character."""
+        name, epoch, at = submit.request_id, submit.epoch, 0
+        for word in (f"{word} " for word in self.answer.split(" ")):
+            yield Text(name, epoch, word)
+            sound, offset = SAMPLES_PER_CHAR * len(word), SAMPLES_PER_CHAR * at
+            spoken = SpokenWord(at, at + len(word) - 1, offset, offset + sound)
+            yield Samples(name, epoch, offset, bytes(2 * sound), (spoken,))
+            yield Pieces(name, epoch, (*((ord(letter),) for letter in word), *((ord(letter), 1) for letter in word)))
+            at += len(word)
+        yield Finished(name, epoch, "eos", STATS)
 
     def _hear(self, name: str, work: _Work) -> FromEngine:
         transcript = self.transcripts[0]

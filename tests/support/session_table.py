@@ -21,9 +21,9 @@ PAUSES = SessionConfig(barge_in=BargePolicy(hold="pause"))
 class Table:
     """A session, its client, its engine and a clock, driven one event at a time."""
 
-    def __init__(self, config: SessionConfig | None = None, **engine) -> None:
+    def __init__(self, config: SessionConfig | None = None, session: dict | None = None, **engine) -> None:
         self.ear = ScriptedEar()
-        self.session = Session("s", config or SessionConfig(), self.ear, speak_rate=SPEAK_RATE)
+        self.session = Session("s", config or SessionConfig(), self.ear, speak_rate=SPEAK_RATE, **session or {})
         self.engine = ScriptedEngine(**engine)
         self.client = Client()
         self.now = 100.0

@@ -59,7 +59,7 @@ def test_a_gpu_and_a_job_without_a_model(capsys: pytest.CaptureFixture[str]) -> 
     assert "no    Too large. Too slow to talk to. Gated. A note." in told
     assert "11 ms        MIT      yes   sha256. A note." in told
     assert "none      3.1 GB  1.7 s        MIT      no    Too slow to talk to. A note." in told
-    assert "   speech-to-speech  none: this engine loads no such model yet." in told
+    assert "   speech-to-speech  none for this machine." in told
     assert "4,000 GB/s that this GPU was measured to copy" in told
     assert (
         "\n  voxlane models pull 'hf:me/mine#file one.gguf'\n"

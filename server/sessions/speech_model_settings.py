@@ -1,0 +1,34 @@
+"""What a conversation may ask of a speech-to-speech model, which has one voice and calls no tools."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from voxlane.engine.api import Ready
+from voxlane.server.audio.voices import served_name
+from voxlane.server.conversation.values import SessionConfig
+from voxlane.server.errors import InvalidRequest
+from voxlane.server.log import quote
+
+
+def for_speech_model(config: SessionConfig, ready: Ready, *, any_voice: bool) -> SessionConfig:
+    """Return a configuration for a speech-to-speech model; raise InvalidRequest for what the model cannot do.
+
+    With `any_voice` every voice name means the model's voice.
+    """
+    if any_voice:
+        config = replace(config, voice="")
+    greets = config.greeting and not ready.tts_model
+    refused = {
+        "tools": (config.tools, "calls no tools"),
+        "voice": (config.voice, "has one voice: name none"),
+        "speed": (config.speed != 1, "has one pace: speed must be 1"),
+        "voice_language": (config.voice_language, "chooses its language itself"),
+        "voice_instructions": (config.voice_instructions, "cannot be told how to speak"),
+        "greeting": (greets, "says no given text: a model that speaks does, engine.tts_model"),
+    }
+    model = quote(served_name(ready.speech.name))
+    for name, (asked, reason) in refused.items():
+        if asked:
+            raise InvalidRequest(f"{name}: the speech-to-speech model {model} {reason}.", param=name)
+    return config

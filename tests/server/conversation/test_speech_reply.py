@@ -1,0 +1,237 @@
+"""Conversations with a speech-to-speech model: the sound of a turn is answered in text and sound by one request."""
+
+from __future__ import annotations
+
+import pytest
+from session_simulation import SAMPLES_PER_CHAR, sound
+from session_table import PAUSES, Table, ask, begin_reply, hear_no_engine, submits
+
+from voxlane.engine.api import Append, Cancel, EndInput, Pause, Resume, SpeechModel, heard_pieces
+from voxlane.server.conversation.client_events import CutItem, Played, Respond, TextTurn
+from voxlane.server.conversation.effects import SendToEngine
+from voxlane.server.conversation.history import History
+from voxlane.server.conversation.server_events import (
+    Hold,
+    Interrupted,
+    Release,
+    ReplyDone,
+    ReplyStarted,
+    ReplyText,
+    Speech,
+    Thought,
+    TurnDone,
+    UserTurn,
+)
+from voxlane.server.conversation.values import Item, SessionConfig
+
+MODEL = SpeechModel("lfm2-audio", 4000, 12.5, SAMPLES_PER_CHAR)
+SOUND_BYTES = len(sound("v", 1))
+
+
+def table(config: SessionConfig | None = None, *, chats: bool = True) -> Table:
+    return Table(config, session={"speech": MODEL, "chats": chats})
+
+
+def sent(one: Table, kind: type) -> list:
+    return [effect.message for effect in one.log if isinstance(effect, SendToEngine) and type(effect.message) is kind]
+
+
+def said(one: Table, request: str) -> bytes:
+    return b"".join(append.audio for append in sent(one, Append) if append.request_id == request)
+
+
+def written(answer: str) -> tuple[tuple[int, ...], ...]:
+    """Return the pieces of the scripted answer."""
+    words = [f"{word} " for word in answer.split(" ")]
+    return tuple(
+        piece for word in words for piece in (*((ord(one),) for one in word), *((ord(one), 1) for one in word))
+    )
+
+
+def test_the_sound_of_a_turn_is_answered_by_one_request():
+    one = table()
+    ask(one)
+    one.wait(60)
+    assert not submits(one, "chat")
+    assert not submits(one, "tts")
+    (asked,) = submits(one, "converse")
+    heard = said(one, asked.request_id)
+    assert heard.count(sound("v", 1)[:2]) >= 40 * 320  # all of the voice
+    assert len(heard) < (40 + 15 + 15) * SOUND_BYTES  # and little of the silence before and behind it
+    assert [end.request_id for end in sent(one, EndInput)].count(asked.request_id) == 1
+    (done,) = one.of(ReplyDone)
+    assert done.text == one.engine.answer + " "
+    assert "".join(event.text for event in one.of(ReplyText)) == done.text
+    assert sum(len(event.pcm) for event in one.of(Speech)) == 2 * SAMPLES_PER_CHAR * len(done.text)
+    assert [event.how for event in one.of(TurnDone)] == ["done"]
+    assert one.of(Thought)[-1].reason == "eos"
+    user, reply = one.session.history.items
+    assert (user.text, user.sound) == ("tell me a story", heard)
+    assert (reply.text, reply.pieces) == (one.engine.answer, written(one.engine.answer))
+
+
+def test_the_answer_is_under_way_before_the_last_words_are_known():
+    one = table()
+    one.speak("v", 40)
+    hear_no_engine(one, "s", 150)  # the recogniser sends nothing more, and no word of the turn is final
+    (asked,) = submits(one, "converse")
+    assert not one.of(UserTurn)
+    assert not one.of(ReplyStarted)  # only the words show whether there is anything to answer
+    one.work()
+    (reply,) = one.of(ReplyStarted)
+    assert [submit.request_id for submit in submits(one, "converse")] == [asked.request_id]
+    assert reply.epoch == asked.epoch
+
+
+def test_other_last_words_do_not_end_an_answer_to_the_same_sound():
+    one = table()
+    one.engine.transcripts[0] = "tell me a"
+    one.speak("v", 40)
+    hear_no_engine(one, "s", 150)
+    one.engine.transcripts[0] = "tell me a story"
+    one.work()
+    one.wait(60)
+    assert len(submits(one, "converse")) == 1
+    assert one.session.history.items[0].text == "tell me a story"
+
+
+def test_a_person_who_goes_on_is_answered_anew_with_all_that_was_said():
+    one = table()
+    one.speak("v", 40)
+    one.speak("s", 8)
+    first = submits(one, "converse")
+    assert first
+    one.speak("v", 40)
+    one.speak("s", 100)
+    one.work()
+    one.wait(60)
+    *before, last = submits(one, "converse")
+    assert before[: len(first)] == first
+    cancelled = {cancel.request_id for cancel in sent(one, Cancel)}
+    assert {submit.request_id for submit in before} <= cancelled
+    assert said(one, last.request_id).count(sound("v", 1)[:2]) >= 80 * 320
+    assert len(one.of(ReplyDone)) == 1
+
+
+def test_a_turn_without_words_is_not_answered():
+    one = table()
+    one.engine.transcripts[0] = ""
+    ask(one)
+    one.wait(10)
+    assert not one.of(ReplyStarted)
+    assert {submit.request_id for submit in submits(one, "converse")} <= {
+        cancel.request_id for cancel in sent(one, Cancel)
+    }
+
+
+def test_hold_and_release_lose_and_repeat_no_sample():
+    one = table(PAUSES)
+    reply = begin_reply(one)
+    one.engine.transcripts[0] = "mhm"
+    one.speak("v", 20)
+    one.speak("s", 40)
+    assert [type(event) for event in one.of(Hold, Release, Interrupted)] == [Hold, Release]
+    one.work()
+    one.wait(60)
+    (asked,) = submits(one, "converse")
+    for pause in sent(one, Pause):
+        assert asked.request_id in pause.request_ids
+    assert {resume.request_id for resume in sent(one, Resume)} <= {asked.request_id}
+    assert one.client.samples[reply.epoch] == (len(one.engine.answer) + 1) * SAMPLES_PER_CHAR
+    assert one.session.history.items[-1].pieces == written(one.engine.answer)
+
+
+def test_after_an_interruption_the_next_answer_knows_what_was_heard_and_nothing_else():
+    one = table()
+    begin_reply(one)
+    one.engine.transcripts[0] = "no I meant something else"
+    one.speak("v", 60)
+    (cut,) = one.of(Interrupted)
+    one.speak("s", 100)
+    one.work()
+    kept = heard_pieces(written(one.engine.answer), cut.samples, SAMPLES_PER_CHAR)
+    assert 0 < len(kept) < len(written(one.engine.answer))
+    asked = submits(one, "converse")[-1]
+    assert [message.role for message in asked.messages] == ["system", "user", "assistant"]
+    assert asked.messages[1].content == "hello"
+    assert asked.messages[2].pieces == kept
+    frames = sum(len(piece) > 1 for piece in kept)
+    assert frames == -(-cut.samples // SAMPLES_PER_CHAR)
+
+
+def test_a_client_that_reports_late_cuts_the_sound_from_the_history_too():
+    one = table()
+    begin_reply(one)
+    one.wait(60)
+    item = one.session.history.items[-1]
+    one.feed(CutItem(item.id, 0.5))
+    kept = one.session.history.items[-1].pieces
+    assert kept == heard_pieces(written(one.engine.answer), 500, SAMPLES_PER_CHAR)
+    assert 0 < len(kept) < len(item.pieces)
+
+
+def test_a_typed_turn_and_a_request_without_words_are_answered():
+    one = table()
+    one.feed(TextTurn("hello"))
+    one.work()
+    one.wait(60)
+    one.feed(Respond(SessionConfig()))
+    one.work()
+    one.wait(60)
+    typed, silent = submits(one, "converse")
+    assert (typed.text, [message.role for message in typed.messages]) == ("hello", ["system"])
+    assert silent.text  # something has to be answered
+    assert [message.role for message in silent.messages] == ["system", "user", "assistant"]
+    assert len(one.of(ReplyDone)) == 2
+
+
+@pytest.mark.parametrize(("chats", "task"), [(True, "chat"), (False, "converse")])
+def test_a_reply_in_text_alone_is_the_chat_models_if_there_is_one(chats: bool, task: str):
+    one = table(SessionConfig(speaks=False), chats=chats)
+    one.feed(TextTurn("hello"))
+    one.work()
+    one.wait(1)
+    assert len(submits(one, task)) == 1
+    assert len(submits(one, "chat")) + len(submits(one, "converse")) == 1
+    assert one.of(ReplyDone)[-1].text.strip() == one.engine.answer
+    assert not one.of(Speech)
+
+
+def test_what_is_saved_is_words_alone():
+    one = table()
+    ask(one)
+    one.wait(60)
+    assert all(item.sound or item.pieces for item in one.session.history.items)
+    saved = one.session.history.saved()
+    assert [item.text for item in saved.items] == ["tell me a story", one.engine.answer]
+    assert not any(item.sound or item.pieces for item in saved.items)
+    later = table()
+    later.session.restore(saved, one.session.saved(one.now), 0, 0.0)
+    begin_reply(later)
+    messages = submits(later, "converse")[-1].messages
+    assert [message.content for message in messages[1:]] == ["tell me a story", one.engine.answer]
+
+
+def test_played_samples_count_as_heard():
+    one = table()
+    reply = begin_reply(one)
+    one.feed(Played(reply.epoch, 300))
+    one.engine.transcripts[0] = "stop"
+    one.speak("v", 60)
+    (cut,) = one.of(Interrupted)
+    assert cut.samples >= 300
+
+
+def test_sound_and_frames_count_for_the_budget_and_go_when_they_are_hidden():
+    history = History(tokens=200, sound_rows_s=12.5)
+    for turn in range(6):
+        history.place(Item(f"u{turn}", "user"))
+        history.fill(f"u{turn}", "a word", sound=bytes(2 * 16_000 * 2))  # 25 rows
+        history.place(Item(f"a{turn}", "assistant"))
+        history.fill(f"a{turn}", "a word", pieces=((1,), (2, 3)) * 20)  # 40 positions
+    shown = [item.id for item in history.shown]
+    assert 2 <= len(shown) <= 6
+    assert shown[-1] == "a5"
+    hidden = [item for item in history.items if item.id not in shown]
+    assert not any(item.sound or item.pieces for item in hidden)
+    assert all(item.sound or item.pieces for item in history.shown)
