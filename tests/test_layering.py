@@ -23,7 +23,7 @@ SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 PURE = {
     "server.errors", "server.limits", "server.microphone", "server.player",
     "server.validation", "server.api.bodies", "server.api.chat_reply", "server.api.chat_request", "server.api.form",
-    "server.api.speech_request", "server.api.tool_request", "server.api.transcription_request",
+    "server.api.speech_request", "server.api.thoughts", "server.api.tool_request", "server.api.transcription_request",
     "server.api.voice_request",
     "server.audio.clip", "server.audio.transcript", "server.audio.voices", "server.cluster.facts",
     "server.engine_client.channel", "server.engine_client.step_watch", "server.phone.call_facts",
