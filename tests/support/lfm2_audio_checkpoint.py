@@ -32,7 +32,7 @@ MIMI: dict[str, Any] = {
 }  # fmt: skip
 """Frames of 48 samples: most tests have no time for 1,920."""
 
-LIKELY = 6.0
+LIKELY = 20.0
 """The factor by which the embeddings of letters are larger that are to be written; they are the output head, too."""
 
 TRUE_RATIOS = (8, 6, 5, 4)
@@ -70,6 +70,7 @@ def write(folder: Path, ratios: Sequence[int] = MIMI["upsampling_ratios"], lette
         alphabet = _alphabet()
         rows = [FIRST_BYTE + alphabet.index("Ġ" if letter == " " else letter) for letter in letters]
         numbers["lfm.embed_tokens.weight"][rows] *= LIKELY
+        numbers["lfm.embed_tokens.weight"][[END_OF_TURN, TEXT_END]] = 0.0
     save_file({name: one.contiguous() for name, one in numbers.items()}, folder / "model.safetensors")
     (folder / "tokenizer.json").write_text(json.dumps(_vocabulary()))
     (folder / "tokenizer_config.json").write_text(

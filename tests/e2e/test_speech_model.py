@@ -1,0 +1,108 @@
+"""A whole conversation with a speech-to-speech model: a small random LFM2-Audio, so its voice is noise.
+
+Everything else is real: the server, its engine, the recogniser that writes the captions, the sockets, and people who
+cut in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import lfm2_audio_checkpoint as checkpoint
+import pytest
+from openai import AsyncOpenAI
+from voice_server import VoiceServer
+
+from voxlane.server.client import SentAway, VoiceClient
+
+from .test_conversation import calling, cough, interrupt, reply_to, say
+from .test_talker import alike, check_words
+
+pytestmark = pytest.mark.weights
+
+QUESTION = "Tell me about the sea."
+FRAME_SAMPLES = 1920
+MANNER = {"max_tokens": 60, "temperature": 1.0}
+
+
+@pytest.fixture(scope="module")
+def talking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceServer]:
+    """A server whose only model that answers is the random one."""
+    folder = checkpoint.write(tmp_path_factory.mktemp("speech") / "noise", checkpoint.TRUE_RATIOS, "abcdefgh ")
+    server = VoiceServer(
+        tmp_path_factory.mktemp("server") / "log",
+        *("--speech-model", str(folder), "--model", "", "--tts-model", "", "--asr-model", "moonshine-tiny-en"),
+    )
+    yield server
+    assert server.stop() == 0
+    assert "Traceback" not in server.log.read_text()
+
+
+async def test_a_conversation_of_sound_and_sound(server: Any, talking: VoiceServer) -> None:
+    """Noise answers; a cough holds it, and it goes on at the same sample; a question ends it and is answered."""
+    sky, name = (say(server, text) for text in ("Why is the sky blue?", "Wait, what is your name?"))
+    async with calling(talking.url, **MANNER) as caller:
+        alone = await reply_to(caller, QUESTION)
+        reply = await caller.until("reply", 0)
+        done = await caller.until("reply_done", 0)
+        check_words(caller, reply["epoch"], done["text"], len(alone) // 2)
+        assert len(alone) > 0
+        assert len(alone) % (2 * FRAME_SAMPLES) == 0
+    async with calling(talking.url, **MANNER) as caller:
+        assert alike(await reply_to(caller, QUESTION, cough()), alone)
+        cut = await interrupt(caller, sky, name)
+        since = caller.events.index(cut)
+        await caller.until("reply_done", since)
+        after = [event for event in caller.events if event.sequence > cut.sequence and event.name == "audio"]
+        assert min(event["epoch"] for event in after) > cut["epoch"]
+        said = [event["text"].lower() for event in caller.events if event.name == "user_turn"]
+        assert "sky" in said[1]
+        assert "name" in said[2]
+    while talking.metric("voxlane_engine_requests", state="running"):
+        pass
+
+
+async def test_the_realtime_api_speaks_with_it(talking: VoiceServer) -> None:
+    client = AsyncOpenAI(base_url=f"{talking.url}/v1", api_key="none")
+    async with client.realtime.connect(model="gpt-realtime") as connection:
+        await connection.session.update(session={"type": "realtime", "output_modalities": ["audio"]})
+        content = [{"type": "input_text", "text": QUESTION}]
+        await connection.conversation.item.create(item={"type": "message", "role": "user", "content": content})
+        await connection.response.create(response={"max_output_tokens": 24})
+        sound, words, done = 0, "", None
+        async for event in connection:
+            if event.type == "response.output_audio.delta":
+                sound += len(event.delta)
+            elif event.type == "response.output_audio_transcript.delta":
+                words += event.delta
+            elif event.type == "response.done":
+                done = event.response
+                break
+    assert sound
+    assert words.strip()
+    assert done is not None
+    assert done.status in ("completed", "incomplete")
+    assert done.output[0].content[0].transcript == words
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"tools": [{"name": "get_time"}]}, "calls no tools"),
+        ({"voice": "somebody"}, "has one voice"),
+        ({"speed": 1.5}, "has one pace"),
+        ({"greeting": "Hello!"}, "engine.tts_model"),
+    ],
+)
+async def test_what_it_cannot_do_is_refused_by_name(talking: VoiceServer, settings: dict, reason: str) -> None:
+    with pytest.raises(SentAway, match=f"noise.* {reason}"):
+        async with VoiceClient(f"{talking.url.replace('http', 'ws')}/v1/voice", config=settings):
+            pass
+    await asyncio.sleep(0.01)  # the closed socket's last task ends in the loop's next turn
+
+
+def test_the_models_are_told(talking: VoiceServer) -> None:
+    models = {model.id: model.voxlane["task"] for model in talking.client.models.list()}
+    assert models == {"noise": "speech", "moonshine-tiny-en": "asr"}
