@@ -46,14 +46,15 @@ class ThoughtSplitter:
         self._held += piece.text
         self._tokens += piece.logprobs
         told: list[Text | ReasoningText] = []
-        if self._stage is _Stage.UNDECIDED:
+        if self._is_at(_Stage.UNDECIDED):
             self._decide()
-        if self._stage is _Stage.THOUGHT:
+        if self._is_at(_Stage.THOUGHT):
             told += self._think()
-        if self._stage is _Stage.BETWEEN:
+        if self._is_at(_Stage.BETWEEN):
             self._skip_space()
-        if self._stage is _Stage.ANSWER:
+        if self._is_at(_Stage.ANSWER):
             told.append(structs.replace(piece, text=self._held, logprobs=self._tokens))
+            self._held, self._tokens = "", ()
         return told
 
     def finish(self, last: Text | None) -> list[Text | ReasoningText]:
@@ -66,6 +67,9 @@ class ThoughtSplitter:
         if self._stage is _Stage.THOUGHT and held:
             return [ReasoningText(held)]
         return []
+
+    def _is_at(self, stage: _Stage) -> bool:
+        return self._stage is stage
 
     def _decide(self) -> None:
         begun = self._held.lstrip()
