@@ -130,7 +130,8 @@ def test_a_part_that_does_not_fit_is_fetched_whole(
     assert not part.exists()
 
 
-def test_a_pull_that_failed_is_continued(hub: FileServer, tmp_path: Path) -> None:
+def test_a_pull_that_failed_is_continued(hub: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
     cut = hub.cuts[CDN] = Cut(CHUNK + 4096)
     with start_pull(f"hf:{REPO}") as child:
         wait_for(child, CHUNK / (len(BIG) + 1000))
@@ -148,6 +149,8 @@ def test_a_pull_that_failed_is_continued(hub: FileServer, tmp_path: Path) -> Non
     hub.cuts.clear()
     assert (pull(f"hf:{REPO}")[1] / "model.safetensors").read_bytes() == BIG
     assert hub.asked(CDN) == [f"bytes={CHUNK}-"]
+    assert {one.authorization for one in hub.log if f"{REPO}/resolve" in one.path} == {"Bearer hf_secret"}
+    assert [one.authorization for one in hub.log if one.path == CDN] == [None]
 
 
 def test_a_part_stays_while_another_file_is_pulled_and_goes_with_its_model(hub: FileServer, tmp_path: Path) -> None:
