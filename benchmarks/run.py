@@ -48,6 +48,7 @@ GPU = {
     "gpu_engine": ("",),
     "gpu_parity": ("",),
     "gpu_interrupt": ("--exact",),
+    "gpu_lfm2": ("",),
     "gpu_sessions": ("",),
     "gpu_tts": ("", "--exact --codec"),
     "gpu_listen": ("", "--qwen3-asr"),

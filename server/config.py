@@ -668,6 +668,9 @@ def _check_together(config: Config, source: str) -> None:
             f"{source}engine.speech_model needs engine.asr_model: it writes what the person said, and hears when a"
             " turn ends"
         )
+    for key, greeting in (("voice", config.voice.greeting), ("phone", config.phone.greeting)):
+        if config.engine.speech_model and greeting and not config.engine.tts_model:
+            raise ConfigError(f"{source}{key}.greeting needs engine.tts_model: engine.speech_model says no given text")
     if config.engine.adapter not in ("", AUTO_ADAPTER) and config.engine.model in ("", AUTO_MODEL):
         raise ConfigError(f"{source}engine.adapter is given: engine.model must name the model that it was trained on")
     _check_server(config.server, source)

@@ -71,3 +71,34 @@ def test_a_short_convolution_compiles(capability: str, tmp_path: Path) -> None:
     said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
     assert said.count("_conv_kernel") == 3, said
     assert said.count("_store_kernel") == 1, said
+
+
+EXPERTS = """
+import sys
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from voxlane.engine.kernels.linear import experts_triton as module
+
+kernel = module._expert_kernel
+for tile in (module.FEW, module.MANY):
+    for tokens in (True, False):
+        constants = dict(zip(("ROWS", "COLUMNS", "DEPTH"), tile), CHOSEN=4, TOKENS=tokens, EXPERTS=32, PRECISION="ieee")
+        constants |= {"shares": None} if tokens else {}
+        kinds = {"x": "*bf16", "weight": "*bf16", "out": "*bf16" if tokens else "*fp32", "shares": "*fp32"}
+        kinds |= {"order": "*i32", "counts": "*i32"}
+        signature = {n: "constexpr" if n in constants else kinds.get(n, "i32") for n in kernel.arg_names}
+        places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+        source = ASTSource(fn=kernel, signature=signature, constexprs=places)
+        options = {"num_warps": tile[3], "num_stages": 3}
+        made = compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32), options=options)
+        print(kernel.__name__, len(made.asm["cubin"]))
+"""
+
+
+@pytest.mark.parametrize("capability", ["80", "90"])
+def test_products_of_experts_compile(capability: str, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", EXPERTS, capability]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    assert said.count("_expert_kernel") == 4, said

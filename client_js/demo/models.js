@@ -28,9 +28,10 @@ export function modelsListed(answer) {
   const voice = find(TASKS.voice);
   const { voices = [], languages = [], instructions = false } = voice?.voxlane ?? {};
   const [chat, listening, speaking] = NAMES.map((name) => String(find(TASKS[name])?.id ?? ""));
+  const both = find("speech")?.id; // It answers speech with speech: no chat model, and no other voice.
   return {
-    models: { chat, listening, voice: speaking },
-    voices: voices.map(String),
+    models: both ? { chat: String(both), listening, voice: String(both) } : { chat, listening, voice: speaking },
+    voices: both ? [] : voices.map(String),
     languages: languages.map(String),
     instructed: Boolean(instructions),
   };

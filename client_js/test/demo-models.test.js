@@ -20,6 +20,13 @@ test("the three models are found in the server's list, the chat model by its own
   for (const other of [null, {}, { error: {} }]) assert.equal(modelsListed(other), null);
 });
 
+test("a model that answers speech with speech is the chat model and the voice, and there is no other voice", () => {
+  const both = { id: "both", voxlane: { task: "speech", sample_rate: 24000 } };
+  const { models, voices } = modelsListed({ data: [...LIST.data, both] });
+  assert.deepEqual(models, { chat: "both", listening: "ears", voice: "both" });
+  assert.deepEqual(voices, []);
+});
+
 test("a conversation names its models, without the folders they lie in", () => {
   const told = { chat_model: "/models/My-Model", asr_model: "ears", tts_model: "" };
   assert.deepEqual(modelsReady(told), { chat: "My-Model", listening: "ears", voice: "" });

@@ -5,6 +5,7 @@ from __future__ import annotations
 from voxlane.engine.api.values import (
     ChatMessage,
     CloneParams,
+    ConverseModel,
     EngineConfig,
     FinishReason,
     ListenParams,
@@ -15,7 +16,6 @@ from voxlane.engine.api.values import (
     SamplingParams,
     Segment,
     SpeakParams,
-    SpeechModel,
     SpokenWord,
     Task,
     TokenLogprob,
@@ -183,7 +183,7 @@ class Ready(_Message, frozen=True):
     sampling: SamplingDefaults = SamplingDefaults()  # of the chat model
     adapter: str = ""  # the adapter merged into the chat model; "": none
     asr_translates: bool = False  # whether ListenParams.translate is followed
-    speech: SpeechModel = SpeechModel()
+    speech: ConverseModel = ConverseModel()
 
 
 class StartFailed(_Message, frozen=True):

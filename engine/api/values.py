@@ -300,7 +300,7 @@ class SamplingDefaults(Value, frozen=True):
     source: str = ""  # where they were found; "": only the model's size was known
 
 
-class SpeechModel(Value, frozen=True):
+class ConverseModel(Value, frozen=True):
     """The model that answers speech with speech."""
 
     name: str = ""  # "": this engine has none

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from voxlane.engine.api import LISTEN_RATE, EngineConfig, SamplingParams, SpeechModel
+from voxlane.engine.api import LISTEN_RATE, ConverseModel, EngineConfig, SamplingParams
 from voxlane.engine.build.defaults import weights_of
 from voxlane.engine.build.model_part import ModelPart, Progress, build_resources, check_task, make_cache, rehearse
 from voxlane.engine.errors import EngineConfigError, ModelConfigError
@@ -59,7 +59,7 @@ def conversing_part(config: EngineConfig, device: torch.device, progress: Progre
         weights, mode, lambda done: progress("loading the speech model", done), device, config.context_tokens
     )
     codec = load_codec(path, model.config.groups, device)
-    engine = _engine(config, model, codec, device)
+    engine = _engine(config, model, codec, device, progress)
     cache = engine.cache
     resources = build_resources(cache, prefix_cache=config.prefix_cache, abilities=CONVERSATION)
     facts = ConverseFacts(
@@ -71,7 +71,7 @@ def conversing_part(config: EngineConfig, device: torch.device, progress: Progre
         slots=engine.slots,
     )
     prompts = ConversePrompts.of(model, Tokenizer.from_weights(weights))
-    speech = SpeechModel(
+    speech = ConverseModel(
         config.speech_model, facts.limit, model.config.encoder.states(10 * LISTEN_RATE) / 10, codec.frame_samples
     )
     ready: dict[str, object] = {"speech": speech, "speak_rate": codec.sample_rate}
@@ -91,9 +91,9 @@ def load_codec(path: Path, groups: int, device: torch.device) -> MimiCodec:
     return MimiCodec.load(kyutai_mimi(SafetensorsFiles([path / FILE])), groups, device=device)
 
 
-def _engine(config: EngineConfig, model: Lfm2Audio, codec: MimiCodec, device: torch.device) -> ConverseRunner:
-    if device.type != "cpu":
-        raise EngineConfigError('engine.speech_model runs on a CPU only so far: say device = "cpu"')
+def _engine(
+    config: EngineConfig, model: Lfm2Audio, codec: MimiCodec, device: torch.device, progress: Progress
+) -> ConverseRunner:
     cache = make_cache(
         config,
         model,
@@ -103,7 +103,15 @@ def _engine(config: EngineConfig, model: Lfm2Audio, codec: MimiCodec, device: to
         least_tokens=min(LEAST_TOKENS, model.context_tokens),
         device=device,
     )
-    return ConverseRunner(model, codec, cache, slots=config.max_batch, max_rows=config.max_batch)
+    rows = config.max_batch
+    if device.type == "cpu":
+        return ConverseRunner(model, codec, cache, slots=rows, max_rows=rows)
+    from voxlane.engine.runners.cuda.converse import CudaConverse
+
+    engine = CudaConverse(model, codec, cache, device, slots=rows, max_rows=rows, max_tokens=config.max_step_tokens)
+    progress("capturing the speech model", 0.0)
+    engine.capture(lambda done: progress("capturing the speech model", done))
+    return engine
 
 
 def _warm_up(part: ModelPart, engine: ConverseRunner, prompts: ConversePrompts, facts: ConverseFacts) -> None:

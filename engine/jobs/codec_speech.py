@@ -5,8 +5,12 @@ from __future__ import annotations
 from voxlane.engine.api import Submit
 from voxlane.engine.jobs.speech import SpeechJob
 from voxlane.engine.memory.state_rows import IDLE, StateRows
-from voxlane.engine.runners.codec_streams import CodecStream
+from voxlane.engine.runners.codec_streams import MAX_CHUNK, CodecStream
 from voxlane.engine.schedule.request import Request
+
+LOW_S, AHEAD_S = 1.36, 2.0
+"""Seconds of audio that the listener has. From LOW_S on the stream is scheduled last; up to AHEAD_S it joins steps that
+other streams need anyway. So few steps make the frames of many streams, and the device is free between them."""
 
 
 class CodecSpeechJob(SpeechJob):
@@ -35,6 +39,16 @@ class CodecSpeechJob(SpeechJob):
         self._slots.wait(self)
         if self._slots.serves(self):
             self._slot = self._stream.slot = self._slots.take(self)
+
+    def _set_due(self, now: float, frame_s: float) -> float:
+        """Tell the scheduler when the next frame is wanted; return how many seconds of audio the listener has."""
+        request, ahead_s = self._request, self._heard_until_s - now
+        request.due_s = self._heard_until_s if self._first_s else request.due_s
+        # A starved stream goes first only until its listener has audio: a reply may last minutes.
+        request.starved = request.starved and ahead_s < MAX_CHUNK * frame_s
+        request.not_needed_before_s = self._heard_until_s - LOW_S if ahead_s >= LOW_S else 0.0
+        request.joins_from_s = self._heard_until_s - AHEAD_S
+        return ahead_s
 
     @property
     def rank(self) -> int:

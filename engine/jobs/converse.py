@@ -1,7 +1,8 @@
 """Answers what a person says in text and sound with a speech-to-speech model: one turn of a conversation.
 
-The conversation so far is read while the person speaks. When the turn ends, what was said is read and the answer
-begins: text as it is written, sound frame by frame. To rewind to a frame, a new request goes on from the positions
+The conversation so far is read while the person speaks, and the spectrogram of the sound is computed as it comes. When
+the turn ends, what was said is encoded and read, and the answer begins: text as it is written, sound frame by frame. A
+listener who has audio gets several frames at a time. To rewind to a frame, a new request goes on from the positions
 before it; the old request's outcome of a step under way is dropped. What is made again is the same, and text that was
 told is not told again.
 """
@@ -60,6 +61,11 @@ class ConverseFacts:
     slots: StateRows
     sampling: SpeechSampling = SAMPLING
 
+    @property
+    def frame_s(self) -> float:
+        """Return the seconds of sound of one frame."""
+        return self.frame_samples / self.sample_rate
+
 
 class ConverseJobFactory:
     """Opens jobs for a speech-to-speech model."""
@@ -108,7 +114,7 @@ class ConverseJob(CodecSpeechJob):
         self._prompts = prompts
         self._tokenizer: Tokenizer = prompts.tokenizer
         self._typed = submit.text
-        self._heard = bytearray()  # what the person says
+        self._heard = prompts.listen()  # what the person says
         self._dialogue = Dialogue(prompt)
         self._writing = TextStream()
         self._written = ""  # of the answer
@@ -126,7 +132,10 @@ class ConverseJob(CodecSpeechJob):
         """Take more of what the person says."""
         if self._ended:
             return Change()
-        self._heard += more.audio
+        try:
+            self._heard.append(more.audio)
+        except ConversePromptError:
+            return Change(end="failed")
         return Change(end="failed" if len(self._heard) > MAX_UNHEARD_S * LISTEN_RATE * _SAMPLE_BYTES else None)
 
     def end_input(self, now: float) -> Change:
@@ -137,10 +146,10 @@ class ConverseJob(CodecSpeechJob):
         try:
             said = self._prompts.typed(self._typed) if self._typed else []
             if self._heard:
-                said += self._prompts.spoken(bytes(self._heard))
+                said += self._heard.finish()
         except ConversePromptError:
             return Change(end="failed")
-        self._heard.clear()
+        self._heard = self._prompts.listen()
         dialogue = self._dialogue
         dialogue.hear([*said, *self._prompts.close()])
         if not said:
@@ -317,6 +326,15 @@ class ConverseJob(CodecSpeechJob):
         if request.waiting_for_input and not lacking:
             request.progress_s, request.due_s = now, self._first_due(now)
         request.waiting_for_input = lacking
-        request.due_s = self._heard_until_s if self._first_s else request.due_s
         if speaks:
+            ahead_s = self._set_due(now, self._facts.frame_s)
+            self._stream.chunk = 1 if self._last_before_text else self._stream.chunk_for(ahead_s / self._facts.frame_s)
             self._facts.slots.make_way(self, now)
+
+    @property
+    def _last_before_text(self) -> bool:
+        """Whether no frame may follow the next one for a while: then all frames are decoded with it."""
+        dialogue, turn = self._dialogue, self._dialogue.turn
+        assert turn is not None, "the answer has begun"
+        last = dialogue.spoken + 1 >= self._facts.sampling.max_frames or dialogue.available + 1 >= self._facts.limit
+        return last or (turn.left == 1 and not turn.text_complete)

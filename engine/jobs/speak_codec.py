@@ -27,7 +27,6 @@ from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.state_rows import StateRows
 from voxlane.engine.models.qwen3_tts.config import MIN_FRAMES
 from voxlane.engine.models.qwen3_tts.prompt import PromptError
-from voxlane.engine.runners.codec_streams import MAX_CHUNK
 from voxlane.engine.runners.codec_tts import FrameOutcome, UtteranceStream
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.plan import Row
@@ -37,10 +36,6 @@ from voxlane.engine.voices.prompt import VoicePrompt
 from voxlane.engine.voices.word_timing import LETTERS_PER_S, WordTimer
 
 log = logging.getLogger(__name__)
-
-LOW_S, AHEAD_S = 1.36, 2.0
-"""Seconds of audio that the listener has. From LOW_S on the stream is scheduled last; up to AHEAD_S it joins steps that
-other streams need anyway. So few steps make the frames of many streams, and the device is free between them."""
 
 CUT_AT_SENTENCE, CUT_AT_WORD = 0.5, 0.75
 """Shares of an utterance's maximum length, at ordinary pace, from which it takes no more text: from the first at
@@ -339,12 +334,7 @@ class SpeakCodecJob(CodecSpeechJob):
         if request.waiting_for_input and not lacking:
             request.progress_s, request.due_s = now, self._first_due(now)
         request.waiting_for_input = lacking
-        ahead_s = self._heard_until_s - now
-        request.due_s = self._heard_until_s if self._first_s else request.due_s
-        # A starved stream goes first only until its listener has audio: a reply may last minutes.
-        request.starved = request.starved and ahead_s < MAX_CHUNK * self._facts.frame_s
-        request.not_needed_before_s = self._heard_until_s - LOW_S if ahead_s >= LOW_S else 0.0
-        request.joins_from_s = self._heard_until_s - AHEAD_S
+        ahead_s = self._set_due(now, self._facts.frame_s)
         # Decode all frames if the utterance will wait for text or end after the next frame.
         flush = utterance.text_for(utterance.spoken) is None or self._full(positions, utterance.spoken + 1)
         stream.chunk = 1 if flush else stream.chunk_for(ahead_s / self._facts.frame_s)

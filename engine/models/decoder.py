@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from voxlane.engine.errors import ModelConfigError
 from voxlane.engine.kernels.attention.paged import paged_attention
 from voxlane.engine.kernels.attention.pages import LayerPages, Layout, Pages, StatePages
 from voxlane.engine.kernels.attention.rope import rope_write
@@ -192,8 +191,6 @@ class Decoder(DecoderLayers):
         `context_tokens` shortens the model's own limit, and the memory of its position tables with it.
         """
         config = DecoderConfig.from_dict(weights.config)
-        if config.experts is not None and torch.device(device).type != "cpu":
-            raise ModelConfigError('a mixture of experts runs on CPUs only: set engine.device = "cpu"')
         context_tokens = min(context_tokens or config.context_tokens, config.context_tokens)
         reader = TensorReader(weights, _aliases(weights.names()), mode, torch.device(device), progress)
         embedding = reader.matrix(["model.embed_tokens.weight"], [config.vocab_size], config.hidden_size)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from voxlane.engine.models.rotary import Rope, parse_rope
 from voxlane.engine.models.settings import Settings
-from voxlane.engine.models.spec import AttentionLayer, ConvolutionLayer, Layer, ModelSpec
+from voxlane.engine.models.spec import AttentionLayer, ConvolutionLayer, ExpertSizes, Layer, ModelSpec
 
 MAX_CONTEXT_TOKENS = 2**20
 """Longest context that gets position tables: a million tokens of 128 dimensions are 512 MiB of tables."""
@@ -151,6 +151,7 @@ class DecoderConfig:
     def spec(self) -> ModelSpec:
         """The model's sizes."""
         rows = sum(map(self._mixing_rows, range(self.layers))) + sum(map(self._feeding_rows, range(self.layers)))
+        own = self.experts
         return ModelSpec(
             layers=tuple(map(self._layer, range(self.layers))),
             hidden_size=self.hidden_size,
@@ -160,6 +161,7 @@ class DecoderConfig:
             parameters=self.hidden_size * (rows + self.vocab_size * (1 if self.tied else 2)),
             activation=self.activation,
             tied=self.tied,
+            experts=None if own is None else ExpertSizes(own.count, own.chosen, own.inner),
         )
 
     def _layer(self, index: int) -> Layer:

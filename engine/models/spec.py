@@ -48,6 +48,15 @@ Layer = AttentionLayer | ConvolutionLayer
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertSizes:
+    """The experts in the place of feed-forward networks."""
+
+    count: int
+    chosen: int  # of a token
+    inner: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """The sizes of one model."""
 
@@ -59,6 +68,7 @@ class ModelSpec:
     parameters: int  # norms and biases left out
     activation: Activation = "silu"
     tied: bool = False  # the output head is the embedding table
+    experts: ExpertSizes | None = None  # None: it has none
 
     @property
     def attention(self) -> tuple[AttentionLayer, ...]:
@@ -89,7 +99,11 @@ class ModelSpec:
 
     def step_bytes(self, tokens: int, rows: int) -> int:
         """Return about what a step takes beside weights and cache: activations, logits, what attention cuts."""
-        columns = 2 * max(layer.columns for layer in self.layers) + 3 * self.intermediate_size + 4 * self.hidden_size
+        columns = 2 * max(layer.columns for layer in self.layers) + 4 * self.hidden_size
+        feeding = 3 * self.intermediate_size
+        if self.experts is not None:  # of every pair of a token and an expert, inner numbers and an output
+            feeding = max(feeding, self.experts.chosen * (3 * self.experts.inner + self.hidden_size))
+        columns += feeding
         parts = ATTENTION_PARTS * max(layer.heads * layer.head_dim for layer in self.attention)
         penalties = 6 * rows * self.vocab_size
         return 4 * (tokens * columns + 2 * rows * self.vocab_size + parts) + penalties

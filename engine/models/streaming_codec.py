@@ -90,7 +90,7 @@ class StreamingCodec(ABC):
         self.groups = groups
         self.dtype = table.dtype
         self._attention = attention
-        self._codebook_size = codebook_size
+        self.codebook_size = codebook_size
         self._table = table
         self._tails = tails
         self._first_codes = torch.arange(groups, device=table.device) * codebook_size
@@ -100,7 +100,7 @@ class StreamingCodec(ABC):
     def stays_finite(self) -> bool:
         """Return whether random frames decode to finite samples: numbers may overflow float16."""
         random, device = torch.Generator().manual_seed(0), self._table.device
-        codes = torch.randint(self._codebook_size, (1, TRIED_FRAMES, self.groups), generator=random).to(device)
+        codes = torch.randint(self.codebook_size, (1, TRIED_FRAMES, self.groups), generator=random).to(device)
         with torch.inference_mode():
             samples = self.decode(codes, self.state(1, TRIED_FRAMES), torch.zeros(1, dtype=torch.int64, device=device))
         return bool(samples.isfinite().all())
@@ -121,8 +121,8 @@ class StreamingCodec(ABC):
             raise ValueError(
                 f"codes {tuple(codes.shape)} and rows {tuple(rows.shape)}: [B, frames, {self.groups}], [B]"
             )
-        if codes.is_cpu and not 0 <= int(codes.min()) <= int(codes.max()) < self._codebook_size:
-            raise ValueError(f"a code is outside 0 to {self._codebook_size - 1}")
+        if codes.is_cpu and not 0 <= int(codes.min()) <= int(codes.max()) < self.codebook_size:
+            raise ValueError(f"a code is outside 0 to {self.codebook_size - 1}")
         pieces = [self._decode(piece, state, rows) for piece in torch.split(codes, state.max_frames, dim=1)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 

@@ -62,7 +62,7 @@ class ConverseRunner(CodecRunner):
         with torch.inference_mode():
             _, layout = self._layout(rows)
             ranges = [(dialogue_of(row), row.start, row.start + row.count) for row in rows]
-            self.model.encode(_unencoded(ranges))
+            self.model.encode(unencoded(ranges))
             marks.append(time.monotonic())
             hidden = self.model.forward(self.model.inputs(ranges), layout, self.cache.layers)
             marks.append(time.monotonic())
@@ -113,7 +113,7 @@ def _due(rows: list[Row], wanted: Callable[[Row], bool]) -> dict[int, int]:
     return {index: end - 1 for index, (row, end) in enumerate(zip(rows, ends, strict=True)) if wanted(row)}
 
 
-def _unencoded(ranges: list[tuple[Dialogue, int, int]]) -> list[SpokenClip]:
+def unencoded(ranges: list[tuple[Dialogue, int, int]]) -> list[SpokenClip]:
     """Return the clips that a step reads and that have no rows yet, each once."""
     found: dict[int, SpokenClip] = {}
     for dialogue, start, stop in ranges:

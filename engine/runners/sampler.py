@@ -108,7 +108,10 @@ def _penalised(logits: Tensor, request: Request) -> Tensor:
 
 
 def _counts(tokens: list[int], scores: Tensor) -> Tensor:
-    return torch.bincount(torch.tensor(tokens, dtype=torch.int64), minlength=scores.shape[0])
+    """Return how often each token of the vocabulary occurs; positions that are no tokens have larger numbers."""
+    vocabulary = scores.shape[0]
+    numbers = torch.tensor(tokens, dtype=torch.int64)
+    return torch.bincount(numbers[numbers < vocabulary], minlength=vocabulary)
 
 
 def _draw(scores: Tensor, sampling: SamplingParams, luck: float) -> int:

@@ -13,11 +13,11 @@ from math import ceil
 
 from voxlane.engine.api import (
     ChatMessage,
+    ConverseModel,
     Finished,
     Pieces,
     Refused,
     Samples,
-    SpeechModel,
     Started,
     Text,
     ToolCall,
@@ -79,7 +79,7 @@ class Answers:
         *,
         reads_words: bool = False,
         history: History | None = None,
-        speech: SpeechModel | None = None,
+        speech: ConverseModel | None = None,
         chats: bool = True,
     ) -> None:
         self.history = history or History()
@@ -117,7 +117,7 @@ class Answers:
         """Whether a speech-to-speech model answers, so that turns keep their sound."""
         return self._speech is not None
 
-    def _model_for(self, config: SessionConfig) -> SpeechModel | None:
+    def _model_for(self, config: SessionConfig) -> ConverseModel | None:
         """Return the speech-to-speech model that answers; None if the chat model does."""
         return self._speech if config.speaks or not self._chats else None
 

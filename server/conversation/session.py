@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from voxlane.codecs.limits import LOWEST_RATE
 from voxlane.engine.api import (
+    ConverseModel,
     Finished,
     FromEngine,
     Pieces,
     Probability,
     Refused,
     Samples,
-    SpeechModel,
     Started,
     Text,
     ToolCall,
@@ -77,7 +77,7 @@ class Session:
         probes: bool = True,
         history: History | None = None,
         echo_guard: bool = True,
-        speech: SpeechModel | None = None,
+        speech: ConverseModel | None = None,
         chats: bool = True,
     ) -> None:
         """`speech` answers with speech; replies that are only text are the chat model's, if the engine `chats`."""

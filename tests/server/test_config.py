@@ -82,6 +82,11 @@ def test_values_arrive(tmp_path: Path) -> None:
             r"server\.highest_priority must be one of critical, high, normal, not urgent",
         ),
         ('[engine]\nmodel = ""\nasr_model = ""\ntts_model = ""', r"are all empty: nothing to serve"),
+        ('[engine]\nasr_model = ""\nspeech_model = "a"', r"engine\.speech_model needs engine\.asr_model"),
+        (
+            '[engine]\nspeech_model = "a"\ntts_model = ""\n[phone]\ngreeting = "Hello"',
+            r"phone\.greeting needs engine\.tts_model: engine\.speech_model says no given text",
+        ),
         ('[engine]\nadapter = "a"', r"engine\.adapter is given: engine\.model must name the model"),
         ('[engine]\nmodel = ""\nadapter = "a"', r"engine\.adapter is given: engine\.model must name the model"),
         ('[server]\nhost = ""', r"server\.host must be a string of 1 to 255 characters"),

@@ -120,6 +120,9 @@ ELSEWHERE = {
     'make phone ARGS="--stay --address 0.0.0.0"': "it waits for a person's telephone",
     "voxlane talk": "it needs a microphone and a loudspeaker",
     "voxlane serve --model hf:Qwen/Qwen3-0.6B": "it needs Hugging Face; tests/engine/weights/test_hub.py has a hub",
+    "voxlane serve --speech-model hf:LiquidAI/LFM2-Audio-1.5B --model '' --tts-model ''": (
+        "it needs Hugging Face; tests/e2e/test_speech_model.py serves a folder"
+    ),
     "pip install -e '.[gpu]'": "it needs a GPU",
     "pip install voxlane": "the package is not in the index; tests/test_packaging.py installs its wheel",
     "cd client_js && npm pack": "tests/test_npm_package.py runs it",

@@ -29,7 +29,7 @@ from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import NOTHING, Clone, Codes, Utterance, open_utterance
 from voxlane.engine.models.qwen3_tts.prompt import SPEAKER as VOICE
 from voxlane.engine.runners.codec_tts import CodecTTS, FrameOutcome, UtteranceStream
-from voxlane.engine.runners.cuda import codec_graphs, codec_tts_graphs
+from voxlane.engine.runners.cuda import codec_graphs, staged_graphs
 from voxlane.engine.runners.cuda.codec_tts import CudaCodecTTS
 from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Request
@@ -179,7 +179,7 @@ def check_frames(device: torch.device, offs: Sequence[float]) -> bool:
     for off in offs:
         compare("off", wanted, speak(talker(cpu, graphs=False, off=off), numbers))
     with (
-        mock.patch.object(codec_tts_graphs, "PROMPT_SIZES", PROMPT_SIZES),
+        mock.patch.object(staged_graphs, "PROMPT_SIZES", PROMPT_SIZES),
         mock.patch.object(codec_graphs, "STREAMS", (1, 8)),
     ):
         engine = talker(device, graphs=True)

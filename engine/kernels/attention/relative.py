@@ -29,11 +29,16 @@ def relative_attention(qkv: Tensor, lengths: Sequence[int], distances: Distances
     reach = (len(distances.keys) + 1) // 2
     if qkv.shape != (sum(lengths), 3 * heads * head_dim) or max(lengths) > reach:
         raise ValueError(f"qkv {tuple(qkv.shape)} is not clips of {list(lengths)} rows, each of at most {reach}")
-    return torch.cat([_attend(clip, distances, reach) for clip in torch.split(qkv, list(lengths))])
+    return torch.cat([attend_clip(clip, distances, fused=qkv.is_cpu) for clip in torch.split(qkv, list(lengths))])
 
 
-def _attend(qkv: Tensor, distances: Distances, reach: int) -> Tensor:
+def attend_clip(qkv: Tensor, distances: Distances, *, fused: bool) -> Tensor:
+    """Return the attention of one clip, by torch's fused attention or by products.
+
+    Products are for CUDA: there the fused one wants biases that are aligned, and its kernel depends on sizes.
+    """
     heads, head_dim = distances.content_bias.shape
+    reach = (len(distances.keys) + 1) // 2
     rows, scale = len(qkv), float(head_dim) ** -0.5
     q, k, v = qkv.view(rows, 3, heads, head_dim).permute(1, 2, 0, 3)  # [H, rows, D] each
     far = distances.keys[reach - rows : reach + rows - 1].view(-1, heads, head_dim).permute(1, 2, 0)
@@ -44,5 +49,10 @@ def _attend(qkv: Tensor, distances: Distances, reach: int) -> Tensor:
     step = 2 * rows - 1
     bias = by_distance.as_strided((heads, rows, rows), (rows * step, step - 1, 1), rows - 1)
     content = q + distances.content_bias[:, None]
-    seen = F.scaled_dot_product_attention(content[None], k[None], v[None], attn_mask=bias[None], scale=scale)
-    return seen[0].transpose(0, 1).reshape(rows, heads * head_dim)
+    if fused:
+        seen = F.scaled_dot_product_attention(content[None], k[None], v[None], attn_mask=bias[None], scale=scale)[0]
+    else:
+        wide = [part.to(torch.float32) for part in (bias.contiguous(), content, k.transpose(1, 2))]
+        scores = torch.baddbmm(*wide, alpha=scale)
+        seen = torch.bmm(scores.softmax(dim=2).to(v.dtype), v)
+    return seen.transpose(0, 1).reshape(rows, heads * head_dim)

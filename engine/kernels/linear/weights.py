@@ -32,6 +32,8 @@ class ExpertWeights:
     chosen: int  # experts of a token
     normed: bool  # a token's weights sum to one
     scale: float  # of all weights
+    all_gate_up: Tensor | None = None  # on a device: those of all experts in one, [experts, 2 * intermediate, hidden]
+    all_down: Tensor | None = None  # [experts, hidden, intermediate]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

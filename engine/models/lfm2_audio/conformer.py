@@ -10,6 +10,7 @@ So a clip's bits do not depend on the clips beside it where the products' do not
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -22,7 +23,7 @@ from voxlane.engine.kernels.conv.causal import depthwise_conv
 from voxlane.engine.kernels.norm.layer_norm import add_layer_norm, gelu, layer_norm
 from voxlane.engine.models.encoder_decoder import EPS, LayerNorm
 from voxlane.engine.models.lfm2_audio.conformer_config import ConformerConfig
-from voxlane.engine.models.lfm2_audio.conformer_weights import ConformerLayer, ConformerWeights, read_conformer
+from voxlane.engine.models.lfm2_audio.conformer_weights import ConformerLayer, ConformerWeights, Halving, read_conformer
 from voxlane.engine.models.loading import TensorReader
 
 MAX_TIMESCALE = 10_000.0
@@ -60,7 +61,7 @@ class Conformer:
             raise ValueError(f"spectrograms of 1 to {longest} frames are needed")
         lengths = self._states(mels)
         self._extend_distances(max(lengths))
-        rows = torch.cat([self._stem(mel.to(self.device, torch.float32)) for mel in mels])
+        rows = torch.cat([self._stem(self._sent(mel)) for mel in mels])
         for layer, distances in zip(self._weights.layers, self._distances, strict=True):
             rows = self._layer(rows, layer, distances, lengths)
         return list(torch.split(rows.to(self.dtype), lengths))
@@ -68,16 +69,18 @@ class Conformer:
     def _states(self, mels: Sequence[Tensor]) -> list[int]:
         return [-(-len(mel) // (1 << self.config.halvings)) for mel in mels]
 
+    def _sent(self, mel: Tensor) -> Tensor:
+        """Return a spectrogram on the encoder's device; a copy from pinned memory does not wait for queued work."""
+        if self.device.type == "cuda" and mel.is_cpu:
+            mel = mel.pin_memory()
+        return mel.to(self.device, torch.float32, non_blocking=True)
+
     def _stem(self, mel: Tensor) -> Tensor:
         """Return the layers' input [states, hidden] float32 of a spectrogram [frames, bins]."""
-        x = mel.to(self.dtype)[None, None]
+        x = mel.to(self.dtype)[None]
         for halving in self._weights.halvings:
-            groups = x.shape[1]
-            x = F.conv2d(x, halving.weight, halving.bias, stride=2, padding=1, groups=groups)
-            if halving.mix is not None:
-                x = F.conv2d(x, *halving.mix)
-            x = F.relu(x)
-        rows = x[0].transpose(0, 1).flatten(1).contiguous()  # [states, channels * bands]
+            x = F.relu(halve(x, halving) if x.is_cpu else halve_by_taps(x, halving))
+        rows = x.transpose(0, 1).flatten(1).contiguous()  # [states, channels * bands]
         return self._weights.stem_out(rows).to(torch.float32) * self.config.input_scale
 
     def _layer(self, residual: Tensor, layer: ConformerLayer, distances: Distances, lengths: list[int]) -> Tensor:
@@ -116,6 +119,27 @@ class Conformer:
         self._distances = [
             Distances(layer.distance(waves), layer.content_bias, layer.distance_bias) for layer in self._weights.layers
         ]
+
+
+def halve(x: Tensor, halving: Halving) -> Tensor:
+    """Return `x` [1 or channels, frames, bands] halved in both directions, [channels, …]."""
+    x = F.conv2d(x[None], halving.weight, halving.bias, stride=2, padding=1, groups=len(x))
+    return x[0] if halving.mix is None else F.conv2d(x, *halving.mix)[0]
+
+
+def halve_by_taps(x: Tensor, halving: Halving) -> Tensor:
+    """Do halve's work tap by tap, in float32, for CUDA: cuDNN makes a new plan for every length of a clip."""
+    height, width = (-(-size // 2) for size in x.shape[1:])
+    x, weight = F.pad(x.to(torch.float32), (1, 1, 1, 1)), halving.weight.to(torch.float32)
+    out = halving.bias.to(torch.float32)[:, None, None].expand(-1, height, width)
+    for down, right in itertools.product(range(weight.shape[2]), range(weight.shape[3])):
+        seen = x[:, down : down + 2 * height - 1 : 2, right : right + 2 * width - 1 : 2]
+        out = torch.addcmul(out, seen, weight[:, 0, down, right, None, None])
+    out = out.to(halving.weight.dtype)
+    if halving.mix is None:
+        return out
+    mix, bias = halving.mix
+    return torch.addmm(bias[:, None], mix.flatten(1), out.flatten(1)).view(-1, height, width)
 
 
 def _waves(reach: int, width: int) -> Tensor:

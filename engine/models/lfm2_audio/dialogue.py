@@ -28,6 +28,7 @@ class SpokenClip:
     samples: Tensor  # [n] float32
     states: int  # how many rows it becomes
     rows: Tensor | None = None  # [states, hidden], once a step needed them
+    mel: Tensor | None = None  # its spectrogram [frames, bins], if that was computed while the person spoke
     digest: bytes = field(init=False)
 
     def __post_init__(self) -> None:

@@ -41,14 +41,21 @@ class Lfm2AudioEnds:
         points = flat_points(weights)
         sound = {name: name for name in points.names() if name.startswith((PREFIX, ADAPTER))}
         reader = TensorReader(points, sound, mode, torch.device(device))
-        encoder = Conformer.read(reader, config.encoder, config.hidden_size)
-        reader.finish(ignored=spare_names(config.encoder))
         depth = depth_tensors(weights, config)
         depth_reader = TensorReader(depth, {name: name for name in depth.names()}, mode, torch.device(device))
-        depthformer = Depthformer.read(depth_reader, config, mode)
-        frames = FrameTable.read(depth_reader, config)
+        ends = cls.read(config, reader, depth_reader, mode)
+        reader.finish(ignored=spare_names(config.encoder))
         depth_reader.finish()
-        return cls(config, encoder, depthformer, frames, reader.parameters + depth_reader.parameters)
+        return ends
+
+    @classmethod
+    def read(cls, config: Lfm2AudioConfig, sound: TensorReader, depth: TensorReader, mode: Mode) -> Lfm2AudioEnds:
+        """Ask `sound`, over flat_points, and `depth`, over depth_tensors, for every tensor."""
+        encoder = Conformer.read(sound, config.encoder, config.hidden_size)
+        depthformer = Depthformer.read(depth, config, mode)
+        frames = FrameTable.read(depth, config)
+        parameters = sum(reader.parameters for reader in dict.fromkeys((sound, depth)))
+        return cls(config, encoder, depthformer, frames, parameters)
 
 
 def _check_names(names: list[str]) -> None:

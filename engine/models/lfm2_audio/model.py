@@ -6,7 +6,7 @@ What an engine calls, in a request's order:
 - `Dialogue`         holds a request's positions (dialogue.py). Its KV and its convolutions' past are paged as a chat's.
 - `clip`             make a clip of what a person said; `encode` makes its rows, before the step that reads them.
 - `inputs`           gather ranges of positions of several dialogues.
-- `forward`          run them over the pages.
+- `forward`          run them over the pages; `forward_padded` does so in shapes that a graph can keep.
 - `logits`           the next token's, of the hidden rows where `Dialogue.token_due` says that one is due.
 - `make_frames`      the next frames, of the hidden rows where `Dialogue.frame_due` says so.
 
@@ -45,6 +45,16 @@ class DialogueInputs:
     rows: Tensor  # [m, hidden]
 
 
+@dataclass(frozen=True, slots=True)
+class PaddedInputs:
+    """A step's positions in tensors whose shapes depend on their number alone, as a graph needs."""
+
+    tokens: Tensor  # [positions] int64; what stands where there is none does not matter
+    codes: Tensor  # [positions, groups] int64; a first code below zero: no frame
+    clips: Tensor | None = None  # [positions] int64: which of `rows` a position is; below zero: none
+    rows: Tensor | None = None  # [m, hidden]
+
+
 class Lfm2Audio:
     """A loaded checkpoint."""
 
@@ -76,32 +86,43 @@ class Lfm2Audio:
         `context_tokens` shortens the model's own limit, and the memory of its position tables with it.
         """
         ends = Lfm2AudioEnds.load(weights, mode, device)
-        config = DecoderConfig.from_dict(dict(ends.config.backbone))
         names = {name: name for name in weights.names() if name.startswith(BACKBONE)}
         reader = TensorReader(weights, names, mode, torch.device(device), progress)
+        model = cls.read(ends, reader, mode, context_tokens)
+        reader.finish()
+        return model
+
+    @classmethod
+    def read(cls, ends: Lfm2AudioEnds, reader: TensorReader, mode: Mode, context_tokens: int = 0) -> Lfm2Audio:
+        """Ask `reader` for every tensor of the backbone."""
+        config = DecoderConfig.from_dict(dict(ends.config.backbone))
+        before = reader.parameters
         embedding = reader.matrix([f"{BACKBONE}embed_tokens.weight"], [config.vocab_size], config.hidden_size)
         context_tokens = min(context_tokens or config.context_tokens, config.context_tokens)
         backbone = read_layers(reader, config, mode, BACKBONE, context_tokens)
-        reader.finish()
-        return cls(ends, backbone, embedding, ends.parameters + reader.parameters)
+        return cls(ends, backbone, embedding, ends.parameters + reader.parameters - before)
 
     def scratch(self, rows: int) -> Scratch:
         """Return room for making frames of up to `rows` rows at a time."""
         return self._ends.depthformer.scratch(rows)
 
-    def clip(self, samples: Tensor) -> SpokenClip:
-        """Return a clip of 16 kHz samples [n], -1 to 1; ValueError if it is empty or too long."""
+    def clip(self, samples: Tensor, mel: Tensor | None = None) -> SpokenClip:
+        """Return a clip of 16 kHz samples [n], -1 to 1; ValueError if it is empty or too long.
+
+        `mel` is its spectrogram as clip_stream.py makes it, if that is known.
+        """
         states = self.config.encoder.states(len(samples)) if len(samples) else 0
         if not 0 < states <= self.config.encoder.max_states:
             raise ValueError(f"a clip of {len(samples)} samples")
-        return SpokenClip(samples, states)
+        return SpokenClip(samples, states, mel=mel)
 
     def encode(self, clips: Sequence[SpokenClip]) -> None:
         """Make the rows of clips."""
         if clips:
-            mels = [nemo_mel(clip.samples, self.config.encoder.bins) for clip in clips]
+            bins = self.config.encoder.bins
+            mels = [nemo_mel(clip.samples, bins) if clip.mel is None else clip.mel for clip in clips]
             for clip, rows in zip(clips, self._ends.encoder.encode(mels), strict=True):
-                clip.rows = rows
+                clip.rows, clip.mel = rows, None
 
     def inputs(self, parts: Sequence[tuple[Dialogue, int, int]]) -> DialogueInputs:
         """Gather positions from one to before another, of several dialogues; their clips must be encoded."""
@@ -126,6 +147,15 @@ class Lfm2Audio:
         residual = embed(inputs.tokens.clamp(min=0), self._embedding).to(torch.float32)
         residual.index_copy_(0, inputs.frame_places, self._ends.frames.embed(inputs.frames))
         residual.index_copy_(0, inputs.row_places, inputs.rows.to(torch.float32))
+        return self.backbone.run(residual, layout, pages)
+
+    def forward_padded(self, inputs: PaddedInputs, layout: Layout, pages: Sequence[LayerPages]) -> Tensor:
+        """Do forward's work; no shape depends on what the positions are."""
+        residual = embed(inputs.tokens.clamp(min=0), self._embedding).to(torch.float32)
+        residual = torch.where(inputs.codes[:, :1] >= 0, self._ends.frames.embed(inputs.codes), residual)
+        if inputs.clips is not None and inputs.rows is not None:
+            heard = inputs.rows.index_select(0, inputs.clips.clamp(min=0)).to(torch.float32)
+            residual = torch.where(inputs.clips[:, None] >= 0, heard, residual)
         return self.backbone.run(residual, layout, pages)
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from voxlane.engine.api import ChatMessage
 from voxlane.engine.errors import ModelError
+from voxlane.engine.models.lfm2_audio.clip_stream import ClipStream
 from voxlane.engine.models.lfm2_audio.config import CODES, END_OF_TURN
 from voxlane.engine.models.lfm2_audio.dialogue import Piece, rows_of
 from voxlane.engine.models.lfm2_audio.model import Lfm2Audio
@@ -61,11 +63,11 @@ class ConversePrompts:
 
     def spoken(self, pcm: bytes) -> list[Piece]:
         """Return the positions of 16-bit samples at LISTEN_RATE, or raise ConversePromptError."""
-        samples = np.frombuffer(pcm, "<i2", len(pcm) // 2).astype(np.float32) * np.float32(_SAMPLE)
-        try:
-            return list(rows_of(self.model.clip(torch.from_numpy(samples))))
-        except ValueError as error:
-            raise ConversePromptError(f"what was said: {error}") from error
+        return _clip_rows(self.model, samples_of(pcm), None)
+
+    def listen(self) -> ClipInput:
+        """Return a clip that a person is about to speak."""
+        return ClipInput(self.model)
 
     def close(self) -> list[Piece]:
         """Return the end of the person's turn and the beginning of the answer."""
@@ -99,3 +101,44 @@ class ConversePrompts:
 
     def _text(self, text: str) -> list[Piece]:
         return list(self.tokenizer.encode(text))
+
+
+class ClipInput:
+    """A clip while it is spoken: its spectrogram is computed as the sound comes, its positions are there at the end.
+
+    Every row of the encoder depends on the whole clip, so the encoder waits for the end: see clip_stream.py.
+    """
+
+    def __init__(self, model: Lfm2Audio) -> None:
+        self._model = model
+        self._stream = ClipStream(model.config.encoder)
+        self._pcm = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._pcm)
+
+    def append(self, pcm: bytes) -> None:
+        """Take more 16-bit samples at LISTEN_RATE, or raise ConversePromptError; a sample may come in two parts."""
+        self._pcm += pcm
+        try:
+            self._stream.append(samples_of(bytes(self._pcm[2 * self._stream.samples :])))
+        except ValueError as error:
+            raise ConversePromptError(f"what was said: {error}") from error
+
+    def finish(self) -> list[Piece]:
+        """Return the positions, or raise ConversePromptError."""
+        self._stream.end()
+        window = self._stream.due()
+        return _clip_rows(self._model, samples_of(bytes(self._pcm)), None if window is None else window.mel)
+
+
+def samples_of(pcm: bytes) -> Tensor:
+    """Return 16-bit samples as numbers from -1 to 1; half a sample at the end is left out."""
+    return torch.from_numpy(np.frombuffer(pcm, "<i2", len(pcm) // 2).astype(np.float32) * np.float32(_SAMPLE))
+
+
+def _clip_rows(model: Lfm2Audio, samples: Tensor, mel: Tensor | None) -> list[Piece]:
+    try:
+        return list(rows_of(model.clip(samples, mel)))
+    except ValueError as error:
+        raise ConversePromptError(f"what was said: {error}") from error

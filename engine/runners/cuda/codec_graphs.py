@@ -1,7 +1,7 @@
 """Samples from frames of codes as CUDA graphs: one for each number of streams and of frames of each.
 
-A replay reads the frames where the talker's step has written them. The codec's state stays on the device, one row for
-each slot. codec_tts.py decides which frames are decoded, and when.
+A replay reads the frames where the model's step has written them. The codec's state stays on the device, one row for
+each slot. codec_streams.py decides which frames are decoded, and when.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from voxlane.engine.models.qwen3_tts.codec import CodecState, Qwen3TTSCodec
+from voxlane.engine.models.streaming_codec import CodecState, StreamingCodec
 from voxlane.engine.runners.cuda.encoder_decoder_graphs import captured
 
 Progress = Callable[[float], None]
@@ -43,7 +43,7 @@ class FramePiece:
 class CodecGraphs:
     """The calls of a decoder over some of its streams."""
 
-    def __init__(self, codec: Qwen3TTSCodec, state: CodecState, frames: Tensor, *, max_rows: int) -> None:
+    def __init__(self, codec: StreamingCodec, state: CodecState, frames: Tensor, *, max_rows: int) -> None:
         """Use `state`, and `frames` [slots, ring, groups] where frame n is at n % ring; the last rows are padding.
 
         Codes that are no sound, an end or a failed choice, are decoded as some sound, which is never sent.
@@ -113,7 +113,7 @@ class CodecGraphs:
             slots, sources, first = self._told[:, :streams]
             numbers = first[:, None] + self._steps[:count]
             codes = self._frames[sources[:, None], numbers % self._frames.shape[1]]
-            kept.append(self._codec.decode(codes.clamp(0, self._codec.config.codebook_size - 1), self._state, slots))
+            kept.append(self._codec.decode(codes.clamp(0, self._codec.codebook_size - 1), self._state, slots))
 
 
 def _cut(piece: FramePiece) -> Iterator[FramePiece]:

@@ -8,11 +8,7 @@ launched before the host has read the codes of this one.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -24,45 +20,19 @@ from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.qwen3_tts.choice import Choices
 from voxlane.engine.models.qwen3_tts.model import Inputs, Qwen3TTS
 from voxlane.engine.models.qwen3_tts.predictor import Scratch
-from voxlane.engine.runners.cuda.encoder_decoder_graphs import captured
-from voxlane.engine.runners.cuda.rows import PACKET, buckets_up_to
-from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer, layout_of
-
-Progress = Callable[[float], None]
-
-PROMPT_SIZES = (
-    *((32, 8), (128, 8), (64, 32), (256, 32)),
-    *((128, 64), (512, 64), (1024, 64), (2048, 64), (256, 128), (1024, 128)),
-)
-"""Tokens and rows of steps that read few prompts: a prompt is some ten tokens, with instructions or a clip
-a hundred."""
-
-FEWEST_TOKENS = 512
-"""Tokens of the smallest step with prompts that has room for all rows; each larger one takes twice as many, up to the
-most that a step may have. So no step is launched kernel by kernel, which took a host 54 ms."""
-
-RING = 32
-"""Frames of a stream that stay on the device: more than one codec call decodes."""
+from voxlane.engine.runners.cuda.frame_rings import RING, FrameRings
+from voxlane.engine.runners.cuda.rows import PACKET
+from voxlane.engine.runners.cuda.staged_graphs import Size, StagedGraphs, fitting, step_sizes
+from voxlane.engine.runners.cuda.staging import StagingBuffer, layout_of
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """The size of a step."""
-
-    tokens: int
-    rows: int
-    wide: bool  # a row may have more than one token
-
-
-class Streams:
+class Streams(FrameRings):
     """What the device keeps of every stream, by slot; the last slot is for rows that pad a step."""
 
     def __init__(self, slots: int, model: Qwen3TTS, device: torch.device) -> None:
         config = model.config
-        self.slots, self.nobody = slots, slots
-        self._device = device
+        super().__init__(slots, config.groups, device)
         self.said = torch.zeros((slots + 1, config.talker.vocab_size), dtype=torch.bool, device=device)  # first codes
-        self.frames = torch.zeros((slots + 1, RING, config.groups), dtype=torch.int64, device=device)
         self.voices = torch.zeros((slots + 1, config.talker.hidden_size), device=device)  # padding: silence
 
     def set(self, slot: int, frames: Sequence[Sequence[int]], voice: Tensor | None) -> None:
@@ -71,23 +41,12 @@ class Streams:
         if frames:
             first = torch.tensor([frame[0] for frame in frames])
             self.said[slot].index_fill_(0, self._queued(first), value=True)
-        self.tell(slot, max(len(frames) - RING, 0), frames[-RING:])
+        self.tell_last(slot, frames)
         if voice is not None:
             self.voices[slot].copy_(voice if voice.is_cuda else self._queued(voice), non_blocking=True)
 
-    def tell(self, slot: int, first: int, frames: Sequence[Sequence[int]]) -> None:
-        """Write frames, from number `first` on, where a step would have written them."""
-        assert len(frames) <= RING, "more frames than a stream's ring holds"
-        if frames:
-            places = self._queued(torch.arange(first, first + len(frames)) % RING)
-            self.frames[slot].index_copy_(0, places, self._queued(torch.tensor(frames)))
 
-    def _queued(self, numbers: Tensor) -> Tensor:
-        # A copy from pinned memory does not wait for queued work.
-        return numbers if self._device.type == "cpu" else numbers.pin_memory().to(self._device, non_blocking=True)
-
-
-class FrameGraphs:
+class FrameGraphs(StagedGraphs[Size]):
     """Steps over the rows of many streams."""
 
     def __init__(
@@ -106,24 +65,15 @@ class FrameGraphs:
         self._model = model
         self._pages = cache.pages
         self._streams = streams
-        self._device = device
         self._width = -(-context_tokens // cache.block_tokens)
         self._scratch = scratch
         self._arrivals = new_arrivals(device)
-        narrow = [Size(rows, rows, wide=False) for rows in buckets_up_to(max_rows)]
-        most = max(max_tokens, FEWEST_TOKENS, 2 * max_rows)
-        doubled = itertools.takewhile(lambda tokens: tokens < most, (FEWEST_TOKENS << times for times in range(32)))
-        sizes = (*PROMPT_SIZES, *((tokens, max_rows) for tokens in (*doubled, most)))
-        wide = {Size(min(tokens, most), min(rows, max_rows), wide=True) for tokens, rows in sizes}
-        self._sizes = [*narrow, *sorted(wide, key=lambda size: (size.rows, size.tokens))]
-        memory = PacketMemory.of(self._shapes(self._sizes[-1]), device)  # shared: one step is under way at a time
-        self._packets = {size: StagingBuffer(self._shapes(size), memory) for size in self._sizes}
-        self._graphs: dict[Size, torch.cuda.CUDAGraph] = {}
+        super().__init__({size: self._shapes(size) for size in step_sizes(max_rows, max_tokens)}, device)
         self.made = torch.zeros((max_rows, model.config.groups), dtype=torch.int32, pin_memory=device.type == "cuda")
 
     def size(self, tokens: int, rows: int, *, wide: bool) -> Size:
         """Return the smallest step for so many tokens of so many rows."""
-        return next(size for size in self._sizes if size.wide is wide and tokens <= size.tokens and rows <= size.rows)
+        return fitting(self._sizes, tokens, rows, wide=wide)
 
     def packet(self, size: Size) -> StagingBuffer:
         """Return a step's packet, cleared: all its rows are padding."""
@@ -134,21 +84,8 @@ class FrameGraphs:
         packet.host["penalty"].view(np.float32).fill(1.0)
         return packet
 
-    def capture(self, pool: Any, progress: Progress = lambda done: None) -> None:
-        """Capture every step on the current stream, in a pool of memory; nothing may be running."""
-        sizes = sorted(self._sizes, key=lambda size: (size.tokens, size.rows), reverse=True)  # the largest first
-        for number, size in enumerate(sizes):
-            self.packet(size)
-            self._graphs[size] = captured(partial(self._step, size), pool)
-            progress((number + 1) / len(sizes))
-
-    def launch(self, size: Size) -> None:
-        """Launch a step after its packet was written; `made` holds its rows' frames when it is done."""
-        graph = self._graphs.get(size)
-        if graph is None:
-            self._step(size)
-        else:
-            graph.replay()
+    def _work(self, size: Size) -> tuple[int, ...]:
+        return size.tokens, size.rows
 
     def _shapes(self, size: Size) -> dict[str, tuple[int, ...]]:
         tokens, rows = (size.tokens,), (size.rows,)
@@ -163,6 +100,7 @@ class FrameGraphs:
         }
 
     def _step(self, size: Size) -> None:
+        """Write the rows' frames to `made`."""
         with torch.inference_mode():
             packet = self._packets[size]
             packet.send()

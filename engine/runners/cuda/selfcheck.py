@@ -18,11 +18,11 @@ from voxlane.engine.errors import ModelError
 from voxlane.engine.kernels.attention import paged, rope, swap
 from voxlane.engine.kernels.attention.pages import Layout, Pages, StatePages
 from voxlane.engine.kernels.conv import short_conv
-from voxlane.engine.kernels.linear import skinny
+from voxlane.engine.kernels.linear import experts, skinny
 from voxlane.engine.kernels.norm import activation, layer_norm, rms_norm
 from voxlane.engine.kernels.sampling import decode_rows, sampling
 from voxlane.engine.kernels.selfcheck import Agreement, Comparison, agreement
-from voxlane.engine.runners.cuda import selfcheck_clause_tts, selfcheck_codec_tts
+from voxlane.engine.runners.cuda import selfcheck_clause_tts, selfcheck_codec_tts, selfcheck_converse
 from voxlane.engine.runners.cuda.rows import PACKET
 from voxlane.engine.runners.cuda.trial import LISTENER, TOLERANCES, Trial
 
@@ -95,8 +95,12 @@ def _checks(trial: Trial) -> dict[str, Callable[[Trial], Iterator[Comparison]]]:
         checks["listening, attention"] = _listening
     if trial.voice:
         checks |= selfcheck_clause_tts.CHECKS
-    if trial.talker:
+    if trial.talker or trial.dialogue:
         checks |= selfcheck_codec_tts.CHECKS
+    if trial.dialogue:
+        checks |= selfcheck_converse.CHECKS
+    if trial.spec.experts is not None:
+        checks["products of experts"] = _experts
     if trial.device.type == "cuda":
         checks["graph, replayed"] = _graph
     return checks
@@ -271,6 +275,29 @@ def _short_conv(trial: Trial) -> Iterator[Comparison]:
         expected = short_conv.short_conv_ref(bcx.to(torch.float32), weight, None, place, pages[1])
         yield got, expected, trial.tolerance
         yield pages[0].vectors, pages[1].vectors, TOLERANCES[torch.float32]
+
+
+def _experts(trial: Trial) -> Iterator[Comparison]:
+    """Multiply few and many tokens with experts, both ways; some outputs are enough."""
+    sizes = trial.spec.experts
+    assert sizes is not None, "the model has experts"
+    inner, hidden = min(sizes.inner, _CUT), trial.spec.hidden_size
+    up, down = trial.noise(sizes.count, inner, hidden), trial.noise(sizes.count, _CUT, inner)
+    up, down = up.mul_(hidden**-0.5), down.mul_(inner**-0.5)
+    for tokens in (1, 5, _crowd_of(sizes.count, sizes.chosen)):
+        scores = torch.rand((tokens, sizes.count), generator=trial.random, device=trial.device)
+        pairs = experts.group_pairs(scores.argsort(dim=1)[:, : sizes.chosen], sizes.count)
+        x, shares = trial.noise(tokens, hidden), trial.gain(len(pairs.order))
+        product = experts.expert_linear(x, up, pairs)
+        wide = experts.expert_linear_ref(x.to(torch.float32), up.to(torch.float32), pairs)
+        yield product, wide, trial.tolerance
+        last = experts.expert_linear_ref(product.to(torch.float32), down.to(torch.float32), pairs, shares)
+        yield experts.expert_linear(product, down, pairs, shares), last, trial.tolerance
+
+
+def _crowd_of(count: int, chosen: int) -> int:
+    """Return so many tokens that experts have more than 16 pairs each: they get the kernel's larger tile."""
+    return 17 * count // chosen + 1
 
 
 def _few(trial: Trial) -> Iterator[Comparison]:

@@ -42,6 +42,7 @@ class Trial:
     ears: bool = False  # check attention with a listening model's sizes too
     voice: bool = False  # check the voice's kernels
     talker: bool = False  # check the kernels of a codec language model
+    dialogue: bool = False  # check a small speech-to-speech model
     random: torch.Generator = field(init=False)
 
     def __post_init__(self) -> None:

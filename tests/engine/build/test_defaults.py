@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +15,9 @@ from voxlane.engine.build.defaults import DEFAULTS, pages_of, settle, weights_of
 from voxlane.engine.build.device import CONTEXT_BYTES, GpuMemory, choose_device, plan_cache
 from voxlane.engine.errors import EngineConfigError
 from voxlane.engine.kernels.norm import rms_norm
-from voxlane.engine.models.spec import AttentionLayer, ConvolutionLayer
-from voxlane.engine.runners.cuda import selfcheck
+from voxlane.engine.kernels.selfcheck import agreement
+from voxlane.engine.models.spec import AttentionLayer, ConvolutionLayer, ExpertSizes
+from voxlane.engine.runners.cuda import selfcheck, selfcheck_converse
 from voxlane.engine.runners.cuda.device import watched
 from voxlane.engine.runners.cuda.selfcheck import KernelError, agreements, check_kernels
 from voxlane.engine.runners.cuda.trial import STAND_IN, Trial
@@ -26,11 +29,12 @@ SMALL = replace(
     hidden_size=36,
     intermediate_size=64,
     vocab_size=100,
+    experts=ExpertSizes(count=6, chosen=2, inner=20),
 )
 
 
 def trial(dtype: torch.dtype, pages: torch.dtype) -> Trial:
-    return Trial(SMALL, dtype, pages, 4, CPU, ears=True, voice=True)
+    return Trial(SMALL, dtype, pages, 4, CPU, ears=True, voice=True, dialogue=dtype is torch.float32)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
@@ -123,6 +127,29 @@ def test_kernels_that_are_right_pass(dtype: torch.dtype, pages: torch.dtype) -> 
     found = list(agreements(trial(dtype, pages)))
     assert [each.name for each in found if not each.good] == []
     assert len({each.name for each in found}) >= 14
+
+
+@pytest.mark.parametrize("part", ["random_lfm2_audio", "random_mimi"])
+def test_a_speech_to_speech_model_that_is_wrong_on_the_device_is_named(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device's model, which is made first, has other numbers than the host's."""
+    make, made = getattr(selfcheck_converse, part), []
+
+    def make_other(*arguments: Any, **settings: Any) -> Any:
+        made.append(part)
+        with monkeypatch.context() as patch:
+            if len(made) == 1:
+                patch.setattr(zlib, "crc32", lambda name: len(name))
+            return make(*arguments, **settings)
+
+    monkeypatch.setattr(selfcheck_converse, part, make_other)
+    with torch.inference_mode():
+        found = [
+            agreement(name, check(trial(torch.float32, torch.float32)))
+            for name, check in selfcheck_converse.CHECKS.items()
+        ]
+    assert [each.good for each in found] == [part != "random_lfm2_audio", part != "random_mimi"]
 
 
 def test_a_wrong_kernel_and_one_that_does_not_run_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

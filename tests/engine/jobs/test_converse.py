@@ -5,6 +5,7 @@ The weights are random: the plumbing is real, the voice is noise.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import lfm2_audio_checkpoint as checkpoint
@@ -44,6 +45,7 @@ from voxlane.engine.models.lfm2_audio.model import Lfm2Audio
 from voxlane.engine.models.lfm2_audio.prompt import ConversePrompts
 from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.runners.converse import ConverseRunner
+from voxlane.engine.runners.cuda.converse import CudaConverse
 from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import CONVERSATION, Limits, ModelResources
 from voxlane.engine.schedule.scheduler import Scheduler
@@ -76,16 +78,35 @@ def prompts(folder: Path, model: Lfm2Audio) -> ConversePrompts:
     return ConversePrompts.of(model, Tokenizer.open(folder))
 
 
+both = pytest.mark.parametrize("make", [ConverseRunner, CudaConverse], ids=["host", "device"])
+"""On the host, and as it runs on a device, here on a CPU."""
+
+
+def runner_of(
+    make: type[ConverseRunner], model: Lfm2Audio, codec: MimiCodec, cache: KVCache, slots: int
+) -> ConverseRunner:
+    if make is CudaConverse:
+        return CudaConverse(model, codec, cache, torch.device("cpu"), slots=slots, max_rows=4, max_tokens=64)
+    return make(model, codec, cache, slots=slots, max_rows=4)
+
+
 class Listener:
     """An engine, and what was told of each request."""
 
     def __init__(
-        self, model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts, *, slots: int = 3, blocks: int = BLOCKS
+        self,
+        model: Lfm2Audio,
+        codec: MimiCodec,
+        prompts: ConversePrompts,
+        make: type[ConverseRunner] = ConverseRunner,
+        *,
+        slots: int = 3,
+        blocks: int = BLOCKS,
     ) -> None:
         cache = KVCache(model.spec.pages, blocks, BLOCK, torch.float32, host_blocks=64)
         pool = BlockPool(blocks, BLOCK, state=cache.state)
         resources = ModelResources(pool, BlockPool(64, BLOCK, prefix_cache=False), CostModel(), abilities=CONVERSATION)
-        runner = ConverseRunner(model, codec, cache, slots=slots, max_rows=4)
+        runner = runner_of(make, model, codec, cache, slots)
         config = model.config
         facts = ConverseFacts(
             config.interleaved_text,
@@ -96,7 +117,7 @@ class Listener:
             slots=runner.slots,
             sampling=SpeechSampling(temperature=1.0, top_k=4, max_frames=14),
         )
-        self.clock = 0.0
+        self.clock, self.tick_s = 0.0, 0.001
         self.core = Core(
             Scheduler({"speech": resources}, Limits(max_batch=4, max_step_tokens=64)),
             {"speech": runner},
@@ -109,13 +130,14 @@ class Listener:
         self.pcm: dict[str, bytes] = {}
         self.pieces: dict[str, list[tuple[int, ...]]] = {}
         self.words: dict[str, list[tuple[int, int]]] = {}
+        self.sizes: list[int] = []  # frames of each message that has some
         self.ends: dict[str, str] = {}
         self.refused: dict[str, str] = {}
         self.cached: dict[str, int] = {}
         self._frame = codec.frame_samples
 
     def _now(self) -> float:
-        self.clock += 0.001
+        self.clock += self.tick_s
         return self.clock
 
     def send(self, *commands: ToEngine) -> None:
@@ -129,6 +151,7 @@ class Listener:
                 case Samples(name, _, offset, pcm, words):
                     assert 2 * offset == len(self.pcm.get(name, b"")), "a gap, or something that was under way"
                     self.pcm[name] = self.pcm.get(name, b"") + pcm
+                    self.sizes += [len(pcm) // 2 // self._frame] if pcm else []
                     self.words.setdefault(name, []).extend((word.start, word.end) for word in words)
                 case Pieces(name, _, pieces):
                     self.pieces.setdefault(name, []).extend(pieces)
@@ -199,15 +222,52 @@ def assert_alike(one: bytes, other: bytes) -> None:
     assert np.abs(difference).max(initial=0) <= 1
 
 
-def test_held_and_let_go_nothing_is_lost_or_repeated(
+def test_a_listener_with_audio_gets_several_frames_at_a_time_and_none_is_lost(
     model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts
 ) -> None:
-    expected = answer(Listener(model, codec, prompts), Submit("a", "converse", sampling=DRAWN), sound(0.9))
+    """The first frame leaves alone. Before text, and at the end, all frames that were made are decoded."""
     listener = Listener(model, codec, prompts)
+    listener.tick_s = 1e-6  # the engine is faster than the sound
+    for seed in range(6):
+        name, sampling = f"s{seed}", SamplingParams(max_tokens=3 + 2 * seed, temperature=1.0, top_k=20, seed=seed)
+        _, pcm, pieces = answer(listener, Submit(name, "converse", sampling=sampling), sound(0.4, seed))
+        frames = sum(len(piece) > 1 and piece[0] != model.end_code for piece in pieces)
+        assert len(pcm) == 2 * codec.frame_samples * frames
+    assert listener.sizes[0] == 1
+    assert max(listener.sizes) > 1
+
+
+@pytest.mark.parametrize("cuts", [(), (1,), (7001, 7002, 20001), tuple(range(333, 28000, 333))])
+def test_a_clip_has_the_same_rows_however_it_came(
+    model: Lfm2Audio, prompts: ConversePrompts, cuts: tuple[int, ...]
+) -> None:
+    """Its spectrogram is computed while the person speaks; that of a clip in the history is not."""
+    said = sound(0.9)
+    clip = prompts.listen()
+    for start, stop in itertools.pairwise((0, *cuts, len(said))):
+        clip.append(said[start:stop])
+    live, kept = (pieces[0].clip for pieces in (clip.finish(), prompts.spoken(said)) if isinstance(pieces[0], ClipRow))
+    assert live.mel is not None
+    assert kept.mel is None
+    assert live.digest == kept.digest
+    with torch.inference_mode():
+        model.encode([live])
+        model.encode([kept])
+    assert live.rows is not None
+    assert torch.equal(live.rows, kept.rows)
+
+
+@both
+def test_held_and_let_go_nothing_is_lost_or_repeated(
+    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts, make: type[ConverseRunner]
+) -> None:
+    expected = answer(Listener(model, codec, prompts, make), Submit("a", "converse", sampling=DRAWN), sound(0.9))
+    listener = Listener(model, codec, prompts, make)
     listener.ask("a", Submit("a", "converse", sampling=DRAWN), sound(0.9))
     for _ in range(12):
         listener.run(3)
         listener.send(Pause(("a",)))
+        listener.run(2)  # a step under way on a device still counts
         before = listener.pcm.get("a")
         listener.run(4)
         assert listener.pcm.get("a") == before
@@ -216,12 +276,13 @@ def test_held_and_let_go_nothing_is_lost_or_repeated(
     assert (listener.text["a"], listener.pcm["a"], listener.pieces["a"]) == expected
 
 
+@both
 @pytest.mark.parametrize("frame", [0, 1, 4, 5])
 def test_rewound_it_says_the_same_again(
-    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts, frame: int
+    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts, make: type[ConverseRunner], frame: int
 ) -> None:
-    expected = answer(Listener(model, codec, prompts), Submit("a", "converse", sampling=DRAWN), sound(0.9))
-    listener = Listener(model, codec, prompts)
+    expected = answer(Listener(model, codec, prompts, make), Submit("a", "converse", sampling=DRAWN), sound(0.9))
+    listener = Listener(model, codec, prompts, make)
     listener.ask("a", Submit("a", "converse", sampling=DRAWN), sound(0.9))
     while len(listener.pcm.get("a", b"")) < 2 * codec.frame_samples * 7:
         listener.run(1)
@@ -232,15 +293,16 @@ def test_rewound_it_says_the_same_again(
     assert_alike(listener.pcm["a"], expected[1])
 
 
+@both
 def test_streams_share_a_row_of_the_codec_and_blocks(
-    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts
+    model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts, make: type[ConverseRunner]
 ) -> None:
     """One row for two who speak, and so few blocks that one has to yield."""
     alone = {
-        name: answer(Listener(model, codec, prompts), Submit(name, "converse", sampling=DRAWN), sound(0.5, seed))
+        name: answer(Listener(model, codec, prompts, make), Submit(name, "converse", sampling=DRAWN), sound(0.5, seed))
         for name, seed in (("a", 1), ("b", 2))
     }
-    listener = Listener(model, codec, prompts, slots=1, blocks=80)
+    listener = Listener(model, codec, prompts, make, slots=1, blocks=80)
     for name, seed in (("a", 1), ("b", 2)):
         listener.ask(name, Submit(name, "converse", sampling=DRAWN), sound(0.5, seed))
     listener.run()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.attention.relative import Distances, relative_attention
+from voxlane.engine.kernels.attention.relative import Distances, attend_clip, relative_attention
 
 HEADS, SIZE, REACH = 3, 4, 9
 
@@ -36,6 +36,13 @@ def test_every_clip_is_its_definition(lengths: list[int]) -> None:
     known, qkv = distances(), torch.randn(sum(lengths), 3 * HEADS * SIZE)
     wanted = torch.cat([slow(clip, known) for clip in torch.split(qkv, lengths)])
     torch.testing.assert_close(relative_attention(qkv, lengths, known), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 9])
+def test_products_do_what_the_fused_attention_does(rows: int) -> None:
+    """They serve CUDA."""
+    known, qkv = distances(), torch.randn(rows, 3 * HEADS * SIZE)
+    torch.testing.assert_close(attend_clip(qkv, known, fused=False), slow(qkv, known), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("rows", "lengths"), [(10, [10]), (4, [3]), (0, [0, 10])])

@@ -20,8 +20,9 @@ from lfm2_audio_parts import (
 from torch import Tensor, nn
 
 from voxlane.engine.errors import ModelConfigError, TensorError
-from voxlane.engine.models.lfm2_audio.conformer import Conformer
+from voxlane.engine.models.lfm2_audio.conformer import Conformer, halve, halve_by_taps
 from voxlane.engine.models.lfm2_audio.conformer_config import ConformerConfig
+from voxlane.engine.models.lfm2_audio.conformer_weights import Halving
 from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.settings import Settings
 
@@ -153,3 +154,15 @@ def test_a_wrong_tensor_is_named(name: str) -> None:
     del tensors[f"conformer.{name}"]
     with pytest.raises(TensorError, match=rf"conformer\.{name} is missing"):
         load_encoder(ENCODER, tensors)
+
+
+@pytest.mark.parametrize(("channels", "frames", "bands"), [(1, 9, 16), (8, 5, 8), (8, 1, 3), (1, 2, 2)])
+def test_halving_tap_by_tap_is_the_convolution(channels: int, frames: int, bands: int) -> None:
+    """As a device does it."""
+    generator = torch.Generator().manual_seed(5)
+    weight, bias, x = (
+        torch.randn(shape, generator=generator) for shape in ((8, 1, 3, 3), (8,), (channels, frames, bands))
+    )
+    mix = torch.randn((8, 8, 1, 1), generator=generator), torch.randn(8, generator=generator)
+    for halving in (Halving(weight, bias, None), Halving(weight, bias, mix)):
+        torch.testing.assert_close(halve_by_taps(x, halving), halve(x, halving), rtol=1e-5, atol=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from paged import Pager
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from voxlane.engine.errors import ModelConfigError
 from voxlane.engine.kernels.linear import skinny
+from voxlane.engine.kernels.linear.weights import ExpertWeights
 from voxlane.engine.memory.pages import PageShape
 from voxlane.engine.models import decoder
 from voxlane.engine.models.decoder import Decoder
@@ -193,9 +194,20 @@ def test_experts_in_one_tensor_are_the_same_model(tmp_path: Path, mode: Mode) ->
     assert together.parameters == apart.parameters
 
 
-def test_experts_are_refused_on_a_gpu(checkpoint: MakeCheckpoint) -> None:
-    with pytest.raises(ModelConfigError, match=r'experts runs on CPUs only: set engine\.device = "cpu"'):
-        load_model(open_weights(checkpoint("lfm2-moe")), "bfloat16", device="cuda")
+@pytest.mark.parametrize("name", ["lfm2-moe", "lfm2-moe-plain"])
+def test_all_experts_in_one_product_are_the_same_model(checkpoint: MakeCheckpoint, name: str) -> None:
+    """As a device runs them, here with the reference of its product."""
+    apart = load_model(open_weights(checkpoint(name)), "float32")
+    expected = Pager(apart).logits(0, TOKENS)
+    together = load_model(open_weights(checkpoint(name)), "float32")
+    stacked = 0
+    for index, layer in enumerate(together._layers):
+        if isinstance(layer.feed, ExpertWeights):
+            parts = {f"all_{part}": torch.stack(getattr(layer.feed, part)) for part in ("gate_up", "down")}
+            together._layers[index] = replace(layer, feed=replace(layer.feed, **parts))
+            stacked += 1
+    assert stacked
+    torch.testing.assert_close(Pager(together).logits(0, TOKENS), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_attributes(checkpoint: MakeCheckpoint) -> None:

@@ -89,6 +89,13 @@ def test_presence_and_frequency_penalties_count_output_only():
     assert pick([2.0, 0.0], tokens=[1, 0, 0, 0], prompt=1, frequency_penalty=0.9) == 1
 
 
+def test_positions_that_are_no_tokens_are_not_counted():
+    """The numbers of frames and of rows of clips are beyond any vocabulary: a count up to them would take 32 GB."""
+    frame = (1 << 31) | 12345
+    assert pick([2.0, 1.5, 0.0], tokens=[0, frame], repetition_penalty=1.5) == 1
+    assert pick([2.0, 1.5], tokens=[1, frame, 0, frame], prompt=1, presence_penalty=1.0) == 1
+
+
 def test_logit_bias_forces_and_forbids():
     assert pick([5.0, 0.0], logit_bias=((1, 100.0),)) == 1
     assert pick([5.0, 0.0], logit_bias=((0, -100.0),)) == 1

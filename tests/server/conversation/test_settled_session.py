@@ -9,10 +9,10 @@ from math import inf
 import numpy as np
 import pytest
 from examples import examples
-from session_simulation import COVERED_S, SPEAK_RATE, ScriptedEar, ScriptedEngine, sound
+from session_simulation import COVERED_S, SAMPLES_PER_CHAR, SPEAK_RATE, ScriptedEar, ScriptedEngine, sound
 from session_table import FRAME_S, Table
 
-from voxlane.engine.api import FromEngine, Words
+from voxlane.engine.api import ConverseModel, FromEngine, Words
 from voxlane.server.conversation import interruption
 from voxlane.server.conversation.client_events import (
     Audio,
@@ -87,7 +87,7 @@ class ThoroughFloor(Floor):
             case Meaning.PAUSE:
                 effects = self._probes.ask(turn, turn.text, self._answers.history, config) if evidence.fresh else []
                 eager = config.replies and turn.text and worth_preparing(evidence, config.turns)
-                return [*effects, *self._answers.prepare(turn, config)] if eager else effects
+                return [*effects, *self._prepare(turn)] if eager else effects
         return self._follow(now)
 
 
@@ -140,13 +140,13 @@ class LateEngine(ScriptedEngine):
 class Twin(Table):
     """A table whose session is of one of the two kinds."""
 
-    def __init__(self, kind: type[Session], config: SessionConfig) -> None:
+    def __init__(self, kind: type[Session], config: SessionConfig, speech: ConverseModel | None = None) -> None:
         super().__init__(config)
         self.ear = UncertainEar()
         self.engine = LateEngine()
         self.engine.transcripts.clear()
         self.engine.transcripts.append("tell me a story and")
-        self.session = kind("s", config, self.ear, speak_rate=SPEAK_RATE)
+        self.session = kind("s", config, self.ear, speak_rate=SPEAK_RATE, speech=speech)
 
 
 CONFIGS = (
@@ -203,12 +203,16 @@ def act(table: Twin, move: tuple[str, int]) -> None:
     table.feed(Tick())
 
 
+SPEECH = ConverseModel("lfm2-audio", 4000, 12.5, SAMPLES_PER_CHAR)
+
+
+@pytest.mark.parametrize("speech", [None, SPEECH], ids=["three-models", "speech-model"])
 @pytest.mark.parametrize("place", range(len(CONFIGS)))
-def test_it_decides_like_a_session_that_looks_at_everything(place: int) -> None:
+def test_it_decides_like_a_session_that_looks_at_everything(place: int, speech: ConverseModel | None) -> None:
     seen = Counter[str]()
-    for seed in range(examples(120)):
+    for seed in range(examples(120 if speech is None else 60)):
         chance = np.random.default_rng([place, seed])
-        quick, thorough = Twin(Session, CONFIGS[place]), Twin(ThoroughSession, CONFIGS[place])
+        quick, thorough = (Twin(kind, CONFIGS[place], speech) for kind in (Session, ThoroughSession))
         for table in (quick, thorough):
             table.log += (opened := table.session.open(table.now))
             table.client.apply(opened, table.engine)

@@ -6,7 +6,7 @@ import pytest
 from session_simulation import SAMPLES_PER_CHAR, sound
 from session_table import PAUSES, Table, ask, begin_reply, hear_no_engine, submits
 
-from voxlane.engine.api import Append, Cancel, EndInput, Pause, Resume, SpeechModel, heard_pieces
+from voxlane.engine.api import Append, Cancel, ConverseModel, EndInput, Pause, Resume, heard_pieces
 from voxlane.server.conversation.client_events import CutItem, Played, Respond, TextTurn
 from voxlane.server.conversation.effects import SendToEngine
 from voxlane.server.conversation.history import History
@@ -24,7 +24,7 @@ from voxlane.server.conversation.server_events import (
 )
 from voxlane.server.conversation.values import Item, SessionConfig
 
-MODEL = SpeechModel("lfm2-audio", 4000, 12.5, SAMPLES_PER_CHAR)
+MODEL = ConverseModel("lfm2-audio", 4000, 12.5, SAMPLES_PER_CHAR)
 SOUND_BYTES = len(sound("v", 1))
 
 

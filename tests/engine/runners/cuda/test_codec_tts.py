@@ -21,7 +21,9 @@ from voxlane.engine.runners.codec_tts import CodecTTS, FrameOutcome, UtteranceSt
 from voxlane.engine.runners.cuda import codec_graphs
 from voxlane.engine.runners.cuda.codec_graphs import CodecGraphs, FramePiece
 from voxlane.engine.runners.cuda.codec_tts import CudaCodecTTS
-from voxlane.engine.runners.cuda.codec_tts_graphs import RING, FrameGraphs, Size, Streams
+from voxlane.engine.runners.cuda.codec_tts_graphs import FrameGraphs, Streams
+from voxlane.engine.runners.cuda.frame_rings import RING
+from voxlane.engine.runners.cuda.staged_graphs import Size
 from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Request
 

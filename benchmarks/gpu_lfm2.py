@@ -1,0 +1,285 @@
+"""LFM2 and LFM2-Audio on one GPU: decode steps beside their floor and transformers, and conversations in real time.
+
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_lfm2.py                   # everything; see gpu_engine.py for build/gpu
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_lfm2.py --parts talk --talkers 64 --seconds 40
+    python benchmarks/gpu_lfm2.py --pretend                               # on a CPU, with small shapes
+
+Weights are random, in the published shapes; times do not depend on them. Kernels are compiled first, in processes of
+their own. Parts, in their order:
+
+    check   the self-check of the kernels, of the experts' products and of a small LFM2-Audio, device against host
+    talk    LFM2-Audio 1.5B in an engine without a server. People speak 1.5 to 4 s, hear 3 to 6 s of answer as it is
+            played, interrupt three of ten answers, and go on, with the conversation so far. For 1, 16, 64 and 128 of
+            them: from the last sound of a turn to the first packet of its answer (the text before it included); answers
+            that ran dry; from an interruption to the moment from which nothing more of the answer comes
+    steps   decode steps of LFM2-1.2B and of LFM2-8B-A1B, 1 to 256 rows of 512 tokens, beside their floor: the bytes of
+            the weights and of the rows' keys and values over the bandwidth of a large copy, measured in the same run.
+            Of experts, those count that so many rows are expected to choose
+    peer    the same steps of LFM2-1.2B by transformers' generate
+
+The bar: the first packet within 60 ms of the end of the turn for 95 of 100 turns of 64 people. People and engine share
+one thread, so the people's own work counts against the engine. Figures go to gpu_lfm2.json in the folder $OUT, if set.
+
+Time: no part begins after --limit, 420 s by default. About seven minutes in all.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+os.environ.setdefault("VOXLANE_NATIVE", "0")  # the CPU's share is a reference here; compiling it would take a minute
+
+import torch
+from support import stand_ins
+
+assert stand_ins.MISSING is not None  # imported first: voxlane needs the packages
+
+from support.chat import parts as chat  # noqa: E402
+from support.command_line import command_line  # noqa: E402
+from support.figures import percentile  # noqa: E402
+from support.gpu.clock import time_device  # noqa: E402
+from support.gpu.report import Report  # noqa: E402
+from support.gpu.workers import compiling_only, elsewhere, stop_compiling  # noqa: E402
+from support.lfm2.engine import DialogueEngine, Dimensions, dialogue_engine  # noqa: E402
+from support.lfm2.shapes import SHAPES, Peer, random_decoder, weights_read  # noqa: E402
+from support.lfm2.talk import TalkLoop  # noqa: E402
+
+from voxlane.engine.kernels.attention.pages import StatePages  # noqa: E402
+from voxlane.engine.models.decoder_config import DecoderConfig  # noqa: E402
+from voxlane.engine.runners.cuda.codec_graphs import FramePiece  # noqa: E402
+from voxlane.engine.runners.cuda.selfcheck import agreements  # noqa: E402
+from voxlane.engine.runners.cuda.trial import Trial  # noqa: E402
+
+ROWS, CONTEXT = (1, 2, 4, 8, 16, 32, 64, 128, 256), 512
+BIG = ("lfm2-1.2b", "lfm2-8b-a1b")
+COMPILE_SECONDS = 75.0  # a kernel not compiled by then is compiled at its first use
+BAR_S, BAR_TALKERS = 0.060, 64
+JOIN_S, SETTLE_S = 5.0, 3.0
+TRUE = Dimensions(rows=128, context_tokens=8192, cache_tokens=128 * 3072, step_tokens=1024)
+SMALL = Dimensions(rows=4, context_tokens=256, cache_tokens=2048, step_tokens=64, block_tokens=16, step_budget_s=0.06)
+
+
+@dataclass
+class Measurement(Report):
+    """What the parts share, and their figures."""
+
+    device: torch.device
+    pretended: bool
+    talkers: Sequence[int]
+    seconds: float
+    codec: torch.dtype
+    bandwidth: float = 1e9
+
+    def attempt(self, name: str, work: Callable[[], None]) -> bool:
+        """Do a piece of a part, then free the device's memory."""
+        try:
+            return super().attempt(name, work)
+        finally:
+            gc.collect()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+
+def compile_part(part: str) -> None:
+    """Compile a part's kernels into the cache on disk, with the published widths and few layers."""
+    device = torch.device("cuda")
+    with compiling_only():
+        if part == "talk":
+            dialogue_engine("lfm2-audio-thin", device, TRUE, torch.float32, lambda line: None)
+        else:
+            thin = {**SHAPES[part], "num_hidden_layers": 4, "layer_types": SHAPES[part]["layer_types"][:4]}
+            chat.make_bench(random_decoder(thin, "bfloat16", device, 2048), max(ROWS) * 640, max_batch=max(ROWS))
+
+
+def compile_all(session: Measurement, names: Sequence[str]) -> None:
+    """Compile the kernels of all parts at once, each part in a process."""
+    begin = time.monotonic()
+    given = [*(["talk"] if "talk" in names else []), *(BIG if "steps" in names else [])]
+    try:
+        for _ in elsewhere(compile_part, given, begin + COMPILE_SECONDS):
+            pass
+    except multiprocessing.TimeoutError:
+        session.say("not all is compiled")
+    finally:
+        stop_compiling()
+    session.say(f"compiled in {time.monotonic() - begin:.1f} s")
+
+
+def check(session: Measurement) -> None:
+    """Compare kernels with their references, and a small LFM2-Audio with the host's."""
+    name = "small-moe" if session.pretended else "lfm2-8b-a1b"
+    spec = DecoderConfig.from_dict(SHAPES[name]).spec
+    narrow = torch.float32 if session.pretended else torch.bfloat16
+    trial = Trial(spec, narrow, narrow, 64, session.device, dialogue=True)
+    for found in agreements(trial):
+        verdict = "right" if found.good else f"WRONG {found.failure}"
+        session.say(f"check {found.name:32} off by {found.error:.1e} of {found.tolerance:.1e}  {verdict}")
+
+
+def talk(session: Measurement) -> None:
+    """Let ever more people talk with LFM2-Audio."""
+    shape, sizes = ("small", SMALL) if session.pretended else ("lfm2-audio-1.5b", TRUE)
+    engine = dialogue_engine(shape, session.device, sizes, session.codec, session.say)
+    if session.device.type == "cuda":
+        graph_times(session, engine)
+    loop = TalkLoop(engine.core, frame_samples=engine.frame_samples, rate=engine.rate, text_run=engine.text_run)
+    warm = 2.0 if session.pretended else 8.0
+    loop.join(1, 0.1)
+    loop.live(warm)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        for count in session.talkers:
+            level(session, loop, count)
+    finally:
+        gc.enable()
+
+
+def graph_times(session: Measurement, engine: DialogueEngine) -> None:
+    """Time the graphs of a step by themselves, for rows without a past."""
+    runner, device = engine.runner, session.device
+    torch.cuda.synchronize(device)
+    for rows in (1, 16, 64, 128):
+        size = runner._graphs.size(rows, rows, wide=False)
+        pieces = [FramePiece(row, row, 0, 1) for row in range(rows)]
+        works: dict[str, Callable[[], object]] = {
+            "backbone": partial(runner._graphs.launch, size),
+            "tokens": partial(runner._text.launch, rows),
+            "frames": partial(runner._speech.launch, rows),
+            "codec": partial(runner._calls.launch, pieces),
+        }
+        times = {name: time_device(work, 20, device) for name, work in works.items()}
+        session.found |= {f"graph {name} {rows}": one for name, one in times.items()}
+        told = "  ".join(f"{name} {one * 1e3:6.3f} ms" for name, one in times.items())
+        session.say(f"graphs of {rows:3} rows  {told}")
+    runner.state.numbers.zero_()
+    runner.state.frames.zero_()
+    torch.cuda.synchronize(device)
+
+
+def level(session: Measurement, loop: TalkLoop, count: int) -> None:
+    """Measure so many people."""
+    join_s = 0.5 if session.pretended else JOIN_S
+    loop.join(count, join_s)
+    loop.live(join_s + (0.0 if session.pretended else SETTLE_S))
+    loop.stats.clear()
+    begin = time.monotonic()
+    loop.live(session.seconds)
+    end = time.monotonic()
+    diaries = [talker.diary for talker in loop.talkers]
+    first = [waited for diary in diaries for at, waited in diary.first_packets if begin <= at < end]
+    cuts = [waited for diary in diaries for at, waited in diary.interrupts if begin <= at < end - 0.2]
+    dry = [silence for diary in diaries for at, silence in diary.underruns if begin <= at < end]
+    held = sum(not any(begin <= at < end for at, _ in diary.underruns) for diary in diaries)
+    faults = [what for diary in diaries for at, what in diary.faults if begin <= at < end]
+    steps = max(1, sum(one.steps for one in loop.stats))
+    busy_s = sum(one.busy_s for one in loop.stats)
+    session.found |= {
+        f"first {count} p95": percentile(first, 0.95) if first else float("inf"),
+        f"dry {count}": len(dry),
+    }
+    session.say(
+        f"talk {count:3} people  turns {len(first):4}  first packet p50/p95/max {_ms(first)} ms  "
+        f"held {held} of {count}, {len(dry)} underruns of {1e3 * sum(dry):.0f} ms in all  "
+        f"{len(cuts)} interruptions in force p50/p95/max {_ms(cuts)} ms  faults {len(faults)} {faults[:1]}  "
+        f"steps {steps / (end - begin):.0f}/s of {1e3 * busy_s / steps:.2f} ms, "
+        f"longest {1e3 * max((one.longest_step_s for one in loop.stats), default=0.0):.1f} ms, "
+        f"rows {sum(one.rows for one in loop.stats) / steps:.1f}, busy {busy_s / (end - begin):.0%}"
+    )
+
+
+def _ms(values: Sequence[float]) -> str:
+    return "/".join(f"{1e3 * percentile(values, share):.1f}" for share in (0.5, 0.95, 1.0)) if values else "-"
+
+
+def steps(session: Measurement) -> None:
+    """Time decode steps of the dense model and of the mixture of experts."""
+    for shape in ("small", "small-moe") if session.pretended else BIG:
+        session.attempt(f"steps {shape}", partial(_steps, session, shape))
+
+
+def _steps(session: Measurement, shape: str) -> None:
+    rows, context = ((1, 3), 20) if session.pretended else (ROWS, CONTEXT)
+    begin = time.monotonic()
+    model = random_decoder(SHAPES[shape], "float32" if session.pretended else "bfloat16", session.device, 2048)
+    bench = chat.make_bench(
+        model, max(rows) * 640, max_batch=max(rows), pages=torch.float32 if session.pretended else torch.bfloat16
+    )
+    for layer in bench.cache.layers:
+        if isinstance(layer, StatePages):
+            layer.vectors.zero_()
+    session.say(f"{shape}: made and captured in {time.monotonic() - begin:.1f} s")
+    for count in rows:
+        host, device = chat.step_times(bench, count, context, 2 if session.pretended else 30)
+        cached = count * context * bench.cache.bytes_per_token
+        floor = (weights_read(SHAPES[shape], count) * (4 if session.pretended else 2) + cached) / session.bandwidth
+        session.found |= {
+            f"step {shape} {count}": host,
+            f"graph {shape} {count}": device,
+            f"floor {shape} {count}": floor,
+        }
+        session.say(
+            f"step {shape:12} rows {count:3} x {context}  host {host * 1e3:7.3f} ms  graph {device * 1e3:7.3f} ms  "
+            f"floor {floor * 1e3:6.3f} ms  graph/floor {device / floor:5.2f}  {count / host:8.0f} tok/s"
+        )
+
+
+def peer(session: Measurement) -> None:
+    """Time the same steps by transformers."""
+    rows, context, shape = ((1, 3), 20, "small") if session.pretended else (ROWS, CONTEXT, "lfm2-1.2b")
+    model = Peer(SHAPES[shape], session.device)
+    for count in rows:
+        took = model.step_s(count, context, 2 if session.pretended else 16)
+        ours = session.found.get(f"step {shape} {count}")
+        beside = f"  ours {took / ours:5.1f} times as fast" if ours else ""
+        session.found[f"transformers {shape} {count}"] = took
+        session.say(f"transformers {shape} rows {count:3} x {context}  step {took * 1e3:7.3f} ms{beside}")
+
+
+PARTS: dict[str, Callable[[Measurement], None]] = {"check": check, "talk": talk, "steps": steps, "peer": peer}
+
+
+def main() -> int:
+    """Run the named parts, and print the table last."""
+    parser = command_line(__doc__)
+    parser.add_argument("--parts", default=",".join(PARTS), help="(%(default)s)")
+    parser.add_argument("--talkers", default="1,16,64,128", help="people of each level (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=25.0, help="measured for each level (%(default)g)")
+    parser.add_argument("--codec", default="float32", choices=("float32", "float16", "bfloat16"), help="(%(default)s)")
+    parser.add_argument("--limit", type=float, default=420.0, help="start no part after this long (%(default)g)")
+    parser.add_argument("--pretend", action="store_true", help="on a CPU, with small shapes")
+    options = parser.parse_args()
+    device = torch.device("cpu" if options.pretend else "cuda")
+    talkers = [int(one) for one in ("1,2" if options.pretend else options.talkers).split(",")]
+    seconds = min(options.seconds, 6.0) if options.pretend else options.seconds
+    session = Measurement(device, options.pretend, talkers, seconds, getattr(torch, options.codec))
+    session.bandwidth = chat.copy_bandwidth(device)
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    session.say(f"{name}, torch {torch.__version__}, copy {session.bandwidth / 1e12:.2f} TB/s, codec {options.codec}")
+    begin, names = time.monotonic(), options.parts.split(",")
+    if device.type == "cuda" and {"talk", "steps"} & set(names):
+        session.attempt("compiling", partial(compile_all, session, names))
+    for part in names:
+        if time.monotonic() - begin > options.limit:
+            session.say(f"{part}: no time left")
+            continue
+        print(f"---- {part} begins after {time.monotonic() - begin:.0f} s", flush=True)
+        session.attempt(part, partial(PARTS[part], session))
+    found = session.found.get(f"first {BAR_TALKERS} p95")
+    if found is not None:
+        met = "yes" if found <= BAR_S else "no"
+        session.say(f"bar: first packet of {BAR_TALKERS} within {BAR_S * 1e3:.0f} ms: {met}, {found * 1e3:.1f} ms")
+    session.close("gpu_lfm2")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

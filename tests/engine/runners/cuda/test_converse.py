@@ -1,0 +1,202 @@
+"""LFM2-Audio as it runs on a device, here on a CPU: token by token, frame by frame what the host's runner makes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import lfm2_audio_checkpoint as checkpoint
+import numpy as np
+import pytest
+import torch
+from converse_house import BLOCK, DRAWN, LIKELIEST, ROWS, SOUND_TOLERANCE, House, dialogue, host_runner, prompts
+
+from voxlane.engine.api import SamplingParams
+from voxlane.engine.memory.pages import KVCache
+from voxlane.engine.models.lfm2_audio.dialogue import number_of
+from voxlane.engine.models.lfm2_audio.mimi import MimiCodec
+from voxlane.engine.models.lfm2_audio.model import Lfm2Audio
+from voxlane.engine.models.qwen3_tts.config import SpeechSampling
+from voxlane.engine.runners.codec_streams import CodecRunner
+from voxlane.engine.runners.converse import ConverseRunner, DialogueStream
+from voxlane.engine.runners.cuda.converse import CudaConverse
+from voxlane.engine.schedule.request import Request
+from voxlane.engine.weights.safetensors import SafetensorsDirectory
+
+TOKENS, STEPS = 300, 30
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoint.write(tmp_path_factory.mktemp("lfm2-audio"))
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Lfm2Audio:
+    return Lfm2Audio.load(SafetensorsDirectory(folder), "float32")
+
+
+@pytest.fixture(scope="module")
+def codec(folder: Path, model: Lfm2Audio) -> MimiCodec:
+    return MimiCodec.load(SafetensorsDirectory(folder / "mimi"), model.config.groups)
+
+
+def device_runner(model: Lfm2Audio, codec: MimiCodec, cache: KVCache) -> CudaConverse:
+    return CudaConverse(model, codec, cache, torch.device("cpu"), slots=ROWS, max_rows=ROWS, max_tokens=TOKENS)
+
+
+def stream(request: Request) -> DialogueStream:
+    assert isinstance(request.payload, DialogueStream)
+    return request.payload
+
+
+def rewind(house: House, request: Request, frames: int) -> None:
+    """Let a request go back to a frame, as its job does."""
+    sounds = np.concatenate(house.samples[request])
+    own = stream(request)
+    own.rewind(frames)
+    request.tokens = [number_of(piece) for piece in own.utterance.pieces]
+    request.table.rewind(min(request.table.length, own.utterance.available - 1))
+    house.samples[request] = [sounds[: own.decoded * house.runner.codec.frame_samples]]
+
+
+def play(house: House, seed: int, sampling: SpeechSampling) -> list[Request]:
+    """Let dialogues come and go on in chunks of any size; now and then one is rewound."""
+    luck = random.Random(seed)
+    requests = [house.ask(prompt, sampling, seed=n) for n, prompt in enumerate(prompts(house.model))]
+    for request in requests:
+        request.sampling = SamplingParams()  # drawn differently on the host: see sampling.py
+    there = requests[:2]
+    for step in range(STEPS):
+        there = requests[: 2 + step // 3]
+        going = [one for one in there if not dialogue(one).ended]
+        some = [one for one in going if luck.random() < 0.8] or going
+        if not some:
+            break
+        for one in some:
+            stream(one).chunk, stream(one).keep = luck.choice((1, 2, 3, 8)), luck.choice((0, 0, 1))
+        if step % 7 == 6 and (spoken := [one for one in some if dialogue(one).frames]):
+            one = luck.choice(spoken)
+            rewind(house, one, luck.randrange(len(dialogue(one).frames)))
+        house.step(some, most=luck.choice((1, 3, 100)))
+    return requests
+
+
+@pytest.mark.parametrize("sampling", [LIKELIEST, DRAWN], ids=["likeliest", "drawn"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_tokens_frames_and_samples_are_the_hosts(
+    model: Lfm2Audio, codec: MimiCodec, monkeypatch: pytest.MonkeyPatch, seed: int, sampling: SpeechSampling
+) -> None:
+    """Prompts in chunks, mixed with tokens and frames; chunks of any size for the codec; rewound dialogues."""
+    monkeypatch.setattr(CudaConverse, "hears", CodecRunner.hears)
+    houses = [House(model, codec, make) for make in (host_runner, device_runner)]
+    expected, got = (play(house, seed, sampling) for house in houses)
+    assert sum(len(dialogue(one).frames) for one in expected) > 20
+    for one, other in zip(expected, got, strict=True):
+        assert dialogue(other).pieces == dialogue(one).pieces or _same_but_clips(other, one)
+        assert stream(other).decoded == stream(one).decoded
+        wanted, found = (
+            np.concatenate(house.samples[request]) for house, request in zip(houses, (one, other), strict=True)
+        )
+        np.testing.assert_allclose(found, wanted, atol=SOUND_TOLERANCE)
+
+
+def _same_but_clips(one: Request, other: Request) -> bool:
+    """Return whether two dialogues have the same positions; each has clips of its own."""
+    return one.tokens == other.tokens
+
+
+def test_sound_goes_on_after_an_end_of_sound(
+    model: Lfm2Audio, codec: MimiCodec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device decodes a frame before the host sees that it is an end: then the state row is caught up."""
+    make_frames = Lfm2Audio.make_frames
+    found = []
+    for make in (host_runner, device_runner):
+        house, calls = House(model, codec, make), [0]
+
+        def make_and_end(self: Lfm2Audio, *arguments: object, calls: list[int] = calls) -> torch.Tensor:
+            frames = make_frames(self, *arguments)  # type: ignore[arg-type]
+            calls[0] += 1
+            if calls[0] == 3:
+                frames[:, 0] = self.end_code
+            return frames
+
+        monkeypatch.setattr(Lfm2Audio, "make_frames", make_and_end)
+        request = house.ask(prompts(model)[1], DRAWN)
+        request.sampling = SamplingParams()
+        pieces = house.answer(request, 20)
+        found.append((pieces, np.concatenate(house.samples[request])))
+    (wanted, sound), (pieces, samples) = found
+    assert pieces == wanted
+    ends = [number for number, piece in enumerate(wanted) if isinstance(piece, tuple) and piece[0] == model.end_code]
+    assert ends
+    assert any(isinstance(piece, tuple) for piece in wanted[ends[0] + 1 :]), "there is sound after it"
+    np.testing.assert_allclose(samples, sound, atol=SOUND_TOLERANCE)
+
+
+def test_a_draw_does_not_depend_on_the_batch_or_on_chunks(model: Lfm2Audio, codec: MimiCodec) -> None:
+    alone = []
+    for number, prompt in enumerate(prompts(model)):
+        house = House(model, codec, device_runner)
+        alone.append(house.answer(house.ask(prompt, DRAWN, seed=number)))
+    house = House(model, codec, device_runner)
+    requests = [house.ask(prompt, DRAWN, seed=number) for number, prompt in enumerate(prompts(model))]
+    while going := [one for one in requests if len(dialogue(one).answer) < 24 and not dialogue(one).ended]:
+        house.step(going, most=3)
+    assert [dialogue(one).answer for one in requests] == alone
+
+
+def test_penalties_and_biases_are_the_hosts(model: Lfm2Audio, codec: MimiCodec) -> None:
+    found = []
+    for make in (host_runner, device_runner):
+        house = House(model, codec, make)
+        one, other = (house.ask(prompt, DRAWN, seed=n) for n, prompt in enumerate(prompts(model)[1:3]))
+        one.sampling = SamplingParams(repetition_penalty=1.4, presence_penalty=0.5, logit_bias=((150, 30.0),))
+        other.sampling = SamplingParams()
+        for _ in range(12):
+            house.step([one, other])
+        found.append([dialogue(request).answer for request in (one, other)])
+    assert found[0] == found[1]
+    assert 150 in found[0][0]
+
+
+def test_after_a_fault_everything_is_told_again(model: Lfm2Audio, codec: MimiCodec) -> None:
+    """A step that failed half way leaves nothing that a later one would take for granted."""
+    found = []
+    for make in (host_runner, device_runner):
+        house = House(model, codec, make)
+        request = house.ask(prompts(model)[1], DRAWN)
+        request.sampling = SamplingParams()
+        house.answer(request, 6)
+        if isinstance(house.runner, CudaConverse):
+            launch, house.runner._calls.launch = house.runner._calls.launch, _fail  # type: ignore[method-assign]
+            length = request.table.length
+            with pytest.raises(RuntimeError, match="no more memory"):
+                house.step([request])
+            house.runner._calls.launch = launch  # type: ignore[method-assign]
+            request.table.rewind(length)
+            house.runner.state.numbers.fill_(0.5)
+        found.append((house.answer(request, 18), np.concatenate(house.samples[request])))
+    assert found[0][0] == found[1][0]
+    np.testing.assert_allclose(found[1][1], found[0][1], atol=SOUND_TOLERANCE)
+
+
+def _fail(pieces: object) -> list[list[torch.Tensor]]:
+    raise RuntimeError("no more memory")
+
+
+def test_there_is_a_graph_for_every_step_there_may_be(model: Lfm2Audio, codec: MimiCodec) -> None:
+    rows, most = 300, 4000
+    cache = KVCache(model.spec.pages, 8, BLOCK, torch.float32)
+    runner = CudaConverse(model, codec, cache, torch.device("cpu"), slots=4, max_rows=rows, max_tokens=most)
+    for tokens, members, wide in ((rows, rows, False), (1, 1, False), (5 * rows, rows, True), (most, 1, True)):
+        size = runner._graphs.size(tokens, members, wide=wide)
+        assert (size.tokens >= tokens, size.rows >= members, size.wide) == (True, True, wide)
+        assert len(runner._graphs.packet(size).host["lengths"]) == size.rows
+    assert (runner._text.size(rows), runner._speech.size(rows), runner._text.size(3)) == (rows, rows, 4)
+
+
+def test_the_device_runs_what_the_host_runs() -> None:
+    assert issubclass(CudaConverse, ConverseRunner)
+    assert CudaConverse.launch is not ConverseRunner.launch
