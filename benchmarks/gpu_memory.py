@@ -80,7 +80,9 @@ def main() -> int:
         torch.cuda.set_per_process_memory_fraction(LIMIT_BYTES / torch.cuda.mem_get_info()[1])
     device: Literal["cpu", "cuda"] = "cpu" if options.dry_run else "cuda"
     path = str(store.resolve(options.model))
-    config = EngineConfig(path, "", "", "float32", device=device, max_batch=8, max_step_tokens=2048, prefix_cache=False)
+    config = EngineConfig(
+        path, "", "", weights="float32", device=device, max_batch=8, max_step_tokens=2048, prefix_cache=False
+    )
     begin = time.monotonic()
     engine = assemble(config)
     ready = engine.ready

@@ -6,7 +6,7 @@
             print(event.name, event.fields)
 
 It connects, and resumes its conversation when a connection breaks. It does not play or record: `player` helps with
-playback.
+playback. With `gathers` it sends quiet sound in fewer messages, as microphone.py says.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import websockets.asyncio.client
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.typing import Subprotocol
 
+from voxlane.server.microphone import QuietGatherer
 from voxlane.server.player import Player
 
 SUBPROTOCOL = Subprotocol("voxlane.v1")
@@ -68,6 +69,10 @@ HANDED_OVER, TRY_AGAIN = 1012, 1013
 """The server restarts, and after `go_away` the next process has the conversation; it cannot be resumed just now."""
 
 
+_UNORDERED = frozenset({"hello", "audio", "played"})
+"""Messages that need not come behind sound that waits. Others do: what was heard before a button is not its turn."""
+
+
 class SentAway(ConnectionClosed):
     """The server has refused the conversation with an error message, and closed."""
 
@@ -104,7 +109,9 @@ class VoiceClient:
         config: Mapping[str, object] | None = None,
         comes_back: bool = True,
         player: Player | None = None,
+        gathers: bool = False,
     ) -> None:
+        """`gathers`: quiet pieces of PCM16 may wait for others while the server only listens, for less than 60 ms."""
         self.ready: dict[str, Any] = {}
         self.player = player  # gets every event before it is yielded
         self._url = url
@@ -120,6 +127,10 @@ class VoiceClient:
         self._played: tuple[int, int] | None = None
         self._first: Event | None = None
         self._going_away = False  # the last message was `go_away`
+        self._gathers = gathers
+        self._gatherer: QuietGatherer | None = None  # from `ready` on, if the input is PCM16
+        self._state = ""  # the floor, as the server told it
+        self._pressed = False  # between start_turn() and end_turn()
         self.close_code: int | None = None
 
     # ---- coming and going
@@ -166,6 +177,9 @@ class VoiceClient:
         if event.name != "error":
             self.ready = event.fields
             self._note(event)
+            taken = self.ready.get("input", {})
+            if self._gathers and self._gatherer is None and taken.get("codec") == "pcm16":
+                self._gatherer = QuietGatherer(taken["rate"])
         return event
 
     async def _closed(self) -> ConnectionClosed:
@@ -237,6 +251,8 @@ class VoiceClient:
 
     def _note(self, event: Event) -> None:
         self._going_away = event.name == "go_away"
+        if event.name in ("ready", "state"):
+            self._state = event.fields.get("state" if event.name == "ready" else "name", "")
         if event.name != "ready":
             self._sequence = max(self._sequence, event.sequence)
         elif not event["resumed"]:  # after a resume, older messages are repeated behind `ready`
@@ -251,7 +267,10 @@ class VoiceClient:
 
         While the connection is broken, sound and acks are lost. Iterating over the client resumes the conversation.
         """
-        await self._send_if_open("audio", data)
+        if self._gatherer is not None:
+            data = self._gatherer.push(data, calm=self._state == "listening" and not self._pressed)
+        if data:
+            await self._send_if_open("audio", data)
 
     async def say(self, text: str) -> None:
         """Send a typed turn."""
@@ -260,10 +279,12 @@ class VoiceClient:
     async def start_turn(self) -> None:
         """Take the floor, as by pressing a button."""
         await self._send("start")
+        self._pressed = True
 
     async def end_turn(self) -> None:
         """Give up the floor, as by releasing the button."""
         await self._send("end")
+        self._pressed = False
 
     async def respond(self) -> None:
         """Ask for a reply, if the conversation does not reply by itself."""
@@ -305,6 +326,8 @@ class VoiceClient:
 
     async def _send(self, name: str, *fields: object) -> None:
         assert self._socket is not None
+        if self._gatherer is not None and name not in _UNORDERED and (waiting := self._gatherer.flush()):
+            await self._socket.send(msgpack.packb(("audio", waiting)))
         await self._socket.send(msgpack.packb((name, *fields)))
 
 

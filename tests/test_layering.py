@@ -21,9 +21,9 @@ PACKAGES = ("server", "engine", "codecs")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 PURE = {
-    "server.errors", "server.limits", "server.player",
+    "server.errors", "server.limits", "server.microphone", "server.player",
     "server.validation", "server.api.bodies", "server.api.chat_reply", "server.api.chat_request", "server.api.form",
-    "server.api.speech_request", "server.api.tool_request", "server.api.transcription_request",
+    "server.api.speech_request", "server.api.thoughts", "server.api.tool_request", "server.api.transcription_request",
     "server.api.voice_request",
     "server.audio.clip", "server.audio.transcript", "server.audio.voices", "server.cluster.facts",
     "server.engine_client.channel", "server.engine_client.step_watch", "server.phone.call_facts",
@@ -78,9 +78,9 @@ ROOMS = {
         "runners", "voices", "jobs", "loop", "build", "template", "process",
     ),
     "server": (
-        "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "cell", "tenants",
-        "engine_client", "metrics", "room", "watching", "store", "audio", "protocols", "http", "sessions", "phone",
-        "webrtc", "service", "api", "app", "client", "lab", "cluster", "commands", "cli",
+        "limits", "errors", "log", "validation", "player", "microphone", "conversation", "config", "auth", "cell",
+        "tenants", "engine_client", "metrics", "room", "watching", "store", "audio", "protocols", "http", "sessions",
+        "phone", "webrtc", "service", "api", "app", "client", "lab", "cluster", "commands", "cli",
     ),
 }  # fmt: skip
 """The folders of each package and the files at its door, in order: each may import those before it."""

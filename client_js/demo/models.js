@@ -73,6 +73,8 @@ export class ModelsView {
     for (const name of NAMES) part(`model-${name}`, HTMLElement).textContent = models[name] || "none";
     part("models", HTMLElement).hidden = false;
     const named = NAMES.map((name) => models[name]).filter(Boolean);
-    Object.assign(part("models-line", HTMLElement), { textContent: named.join(" · "), hidden: !named.length });
+    // The space before a dot does not break: on a phone the line is too long, and no row begins with a dot.
+    const line = named.join("\u00a0· ");
+    Object.assign(part("models-line", HTMLElement), { textContent: line, hidden: !named.length });
   }
 }

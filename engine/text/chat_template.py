@@ -64,7 +64,9 @@ class ChatTemplate:
         self._one_at_a_time = threading.Lock()
         try:
             tree = self._environment.parse(source)
-            self.shows_tools = "tools" in meta.find_undeclared_variables(tree)
+            variables = meta.find_undeclared_variables(tree)
+            self.shows_tools = "tools" in variables
+            self.may_think = "enable_thinking" in variables  # the model thinks first unless it is told not to
             # A template is used for tools only if it writes both the tools and the calls.
             self.knows_tools = "tool_calls" in source and self.shows_tools
             code = self._environment.compile(_Limits().visit(tree))

@@ -2,7 +2,8 @@
 
 The library downloads the files, continues after a lost connection, and keeps repositories in its own layout. This
 module adds progress, errors of one line, a limit on how long the hub may take for its first answer, and a check of the
-hashes: the library takes any bytes of the right number, even those of two files.
+hashes: the library takes any bytes of the right number, even those of two files. hub_parts.py continues what an earlier
+pull left unfinished.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from voxlane.engine.errors import FetchError, WeightsError
 from voxlane.engine.weights.catalog import HubSource, ModelFile
+from voxlane.engine.weights.hub_parts import Part, bytes_of, remove_parts, side_by_side
 
 Progress = Callable[[float], None]
 Check = Callable[[Path], None]
@@ -51,6 +55,16 @@ _RANGE_NOT_SATISFIABLE = 416
 
 class _Unreachable(Exception):
     """The hub did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _HubFile:
+    """A file of a repository that is to be fetched."""
+
+    name: str
+    blob: str  # its name in the library's cache: a large file's hash
+    size: int
+    large: bool
 
 
 def fetch_hub(
@@ -82,9 +96,10 @@ def fetch_hub(
                 raise error from None
         else:
             files = _wanted(source, there)
+            remove_parts(blobs, but=[one.lfs.sha256 for one in there if one.lfs is not None])
             _check_space(cache, blobs, files)
             with _watched(lambda: _share(blobs, files), progress):
-                path = _download_checked(source, cache, blobs, check)
+                path = _download_checked(source, cache, blobs, files, check)
         if source.file is None:
             (path / COMPLETE).touch()
         progress(1.0)
@@ -103,6 +118,13 @@ def fetch_hub_file(source: HubSource, file: ModelFile, downloads: Path, target: 
         return path
     path.unlink(missing_ok=True)
     _remove_unfinished(folder)
+    part = Part(folder, file.sha256, file.size)
+
+    def measure() -> float:
+        growing = list(folder.rglob("*.incomplete"))
+        part.keep(growing)
+        return max(map(bytes_of, (part.path, *growing))) / file.size
+
     with _one_line_errors(source, f"check your network, or copy the file to {target}"):
         hub = _library()
         url = hub.hf_hub_url(source.repo, source.file, revision=source.revision)
@@ -113,9 +135,11 @@ def fetch_hub_file(source: HubSource, file: ModelFile, downloads: Path, target: 
         # For a large file the hub tells the hash before the download. A file that was replaced is not fetched.
         if re.fullmatch(r"[0-9a-f]{64}", metadata.etag or "") and metadata.etag != file.sha256:
             raise FetchError(f"{source.repo} now has another {source.file}, with sha256 {metadata.etag}")
-        with _watched(lambda: sum(map(_size, folder.rglob("*.incomplete"))) / file.size, progress):
-            options = {"revision": source.revision, "local_dir": folder, "token": token}
-            _or_over_http(lambda: hub.hf_hub_download(source.repo, source.file, **options))
+        with _watched(measure, progress):
+            if not part.complete(url, hub.utils.build_hf_headers(token=token), path):
+                options = {"revision": source.revision, "local_dir": folder, "token": token}
+                _or_over_http(lambda: hub.hf_hub_download(source.repo, source.file, **options))
+                part.remove()
     return path
 
 
@@ -179,12 +203,17 @@ def _list_files(source: HubSource) -> list[Any]:
     return list(info.siblings or ())
 
 
-def _wanted(source: HubSource, there: list[Any]) -> dict[str, int]:
-    """Return the sizes of the files to fetch by their names in the library's cache, or raise FetchError."""
+def _wanted(source: HubSource, there: list[Any]) -> list[_HubFile]:
+    """Return the files to fetch, or raise FetchError."""
     patterns = PATTERNS if source.file is None else (glob.escape(source.file),)
     wanted = [one for one in there if any(fnmatch.fnmatch(one.rfilename, pattern) for pattern in patterns)]
     _check_choice(source, [one.rfilename for one in there], [one.rfilename for one in wanted])
-    return {one.lfs.sha256 if one.lfs is not None else str(one.blob_id): one.size or 0 for one in wanted}
+    return [
+        _HubFile(one.rfilename, str(one.blob_id), one.size or 0, large=False)
+        if one.lfs is None
+        else _HubFile(one.rfilename, one.lfs.sha256, one.size or 0, large=True)
+        for one in wanted
+    ]
 
 
 def _check_choice(source: HubSource, there: list[str], wanted: list[str]) -> None:
@@ -200,16 +229,16 @@ def _check_choice(source: HubSource, there: list[str], wanted: list[str]) -> Non
         raise FetchError(f"{source.repo} has no safetensors", advice)
 
 
-def _check_space(cache: Path, blobs: Path, files: dict[str, int]) -> None:
-    """Raise OSError if the disk has no room for the files that are not here yet."""
+def _check_space(cache: Path, blobs: Path, files: list[_HubFile]) -> None:
+    """Raise OSError if the disk has no room for what is not here yet."""
     cache.mkdir(parents=True, exist_ok=True)
-    needed = sum(size for name, size in files.items() if not (blobs / name).exists())
+    needed = sum(file.size - _bytes_here(blobs, file) for file in files)
     free = shutil.disk_usage(cache).free
     if free < needed:
         raise OSError(errno.ENOSPC, f"{needed >> 20} MiB are needed and {free >> 20} MiB are free", str(cache))
 
 
-def _download_checked(source: HubSource, cache: Path, blobs: Path, check: Check) -> Path:
+def _download_checked(source: HubSource, cache: Path, blobs: Path, files: list[_HubFile], check: Check) -> Path:
     """Download what is missing until every new file has the hash that the hub announced, or raise FetchError.
 
     A file can change between two parts of its download. Then its bytes are wrong, or the server refuses the range. A
@@ -220,10 +249,11 @@ def _download_checked(source: HubSource, cache: Path, blobs: Path, check: Check)
     before = {path.name for path in blobs.glob("*")}
     for last in (False,) * (TRIES - 1) + (True,):
         try:
-            path = _or_over_http(lambda: _download(source, cache))
+            path = _or_over_http(lambda: _download_all(source, cache, blobs, files))
         except errors.HfHubHTTPError as error:
             if last or error.response.status_code != _RANGE_NOT_SATISFIABLE:
                 raise
+            remove_parts(blobs)
             continue
         if not _remove_damaged(path, [blob for blob in blobs.glob("*") if blob.name not in before], check):
             return path
@@ -268,6 +298,23 @@ def _or_over_http(download: Callable[[], T]) -> T:
         return download()
 
 
+def _download_all(source: HubSource, cache: Path, blobs: Path, files: list[_HubFile]) -> Path:
+    """Download the large files, then let the library fetch the others and lay all of them out."""
+    # Two files with the same content are one blob.
+    missing = {file.blob: file for file in files if file.large and not (blobs / file.blob).exists()}
+    side_by_side([partial(_download_large, source, cache, blobs, file) for file in missing.values()])
+    return _download(source, cache)
+
+
+def _download_large(source: HubSource, cache: Path, blobs: Path, file: _HubFile) -> None:
+    hub = _library()
+    part = Part(blobs, file.blob, file.size)
+    url = hub.hf_hub_url(source.repo, file.name, revision=source.revision)
+    part.complete(url, hub.utils.build_hf_headers(), blobs / file.blob)
+    _download(replace(source, file=file.name), cache)
+    part.remove()
+
+
 def _download(source: HubSource, cache: Path, *, local: bool = False) -> Path:
     hub = _library()
     options = {"revision": source.revision, "cache_dir": cache, "local_files_only": local}
@@ -302,25 +349,27 @@ def _watched(measure: Callable[[], float], progress: Progress) -> Iterator[None]
         thread.join()
 
 
-def _share(blobs: Path, files: dict[str, int]) -> float:
-    here = (
-        size if (blobs / name).exists() else sum(map(_size, blobs.glob(f"{name}*.incomplete")))
-        for name, size in files.items()
-    )
-    return sum(here) / max(1, sum(files.values()))
+def _share(blobs: Path, files: list[_HubFile]) -> float:
+    """Return the share of the files that is here; keep parts of those that grow."""
+    for file in files:
+        if file.large:
+            Part(blobs, file.blob, file.size).keep(_growing(blobs, file))
+    return sum(_bytes_here(blobs, file) for file in files) / max(1, sum(file.size for file in files))
 
 
-def _size(path: Path) -> int:
-    """Return the size of a file without its holes: a file that comes in pieces is written in any order."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return 0  # the library has just moved it
-    return min(status.st_size, status.st_blocks * 512)
+def _bytes_here(blobs: Path, file: _HubFile) -> int:
+    if (blobs / file.blob).exists():
+        return file.size
+    part = Part(blobs, file.blob, file.size).path
+    return min(file.size, max(map(bytes_of, (part, *_growing(blobs, file)))))
+
+
+def _growing(blobs: Path, file: _HubFile) -> list[Path]:
+    return list(blobs.glob(f"{file.blob}*.incomplete"))
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Remove what a killed process left. The library does not use it again."""
+    """Remove what a killed process left. The library does not use it again; a part is another name of it."""
     for left in folder.rglob("*.incomplete"):
         left.unlink(missing_ok=True)
 

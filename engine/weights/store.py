@@ -5,7 +5,7 @@ The server's command line imports it, so it must not import torch. Layout of the
 
     models/NAME/FILE     checked, complete files
     models/NAME/.FILE.origin    where a file with mirrors came from
-    downloads/NAME/      fetched archives; removed when the model is complete
+    downloads/NAME/      fetched archives and parts of files; removed when the model is complete
     verified/            notes about files whose hashes were checked
     hub/                 repositories of hf: names, in huggingface_hub's own layout
     locks/NAME           one process pulls or removes a model or a repository at a time
@@ -115,7 +115,7 @@ def pull(
 
     `progress` gets the fraction that is done, 0 to 1, never falling, perhaps from another thread. `notice` gets a line
     with the reason whenever a mirror is tried; without `mirrors` none is. Files and archives that an interrupted pull
-    finished are used again.
+    finished are used again, and so are parts of Hugging Face's files.
     """
     progress = _never_falling(progress)
     if name.startswith("hf:"):

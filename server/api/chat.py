@@ -18,6 +18,7 @@ from voxlane.server.api.chat_reply import ChatChoice, ChatOutput, Envelope
 from voxlane.server.api.chat_request import ChatRequest
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
+from voxlane.server.api.thoughts import ReasoningText
 from voxlane.server.errors import VoxlaneError
 from voxlane.server.http.body import read_object
 from voxlane.server.http.middleware import account_of
@@ -74,6 +75,8 @@ class ChatResponse:
             match output:
                 case Text():
                     choices[index].add(output)
+                case ReasoningText():
+                    choices[index].reasoning.append(output.text)
                 case ToolCall():
                     choices[index].calls.append(output)
                 case Finished():
@@ -103,6 +106,8 @@ class ChatResponse:
                 return
             case Text():
                 choice = chat_reply.piece(index, output, with_logprobs=self._with_logprobs)
+            case ReasoningText():
+                choice = chat_reply.reasoning(index, output)
             case ToolCall():
                 choice = chat_reply.call(index, output, self._calls[index])
                 self._calls[index] += 1

@@ -6,6 +6,7 @@ Chat completions and responses share it, so that priorities, limits, seeds and f
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
@@ -14,6 +15,7 @@ from msgspec import structs
 from voxlane.engine.api import Finished, SamplingParams, Started, Submit, Text, ToolCall
 from voxlane.server.api.chat_reply import FINISH_REASONS, ChatOutput
 from voxlane.server.api.chat_request import ChatRequest
+from voxlane.server.api.thoughts import ThoughtSplitter
 from voxlane.server.engine_client.stream import Output, RequestStream
 from voxlane.server.errors import InternalError, ModelFailed
 from voxlane.server.service import Service
@@ -70,12 +72,22 @@ def _submit(service: Service, ask: ChatRequest, account: Account, request_id: st
 
 
 async def _checked(outputs: AsyncGenerator[tuple[int, Output], None], *, parallel_calls: bool) -> Outputs:
-    """Yield starts, text, calls and ends; raise for a request that failed.
+    """Yield starts, text, thoughts, calls and ends; raise for a request that failed.
 
     A client that handles one call at a time gets the first of a choice only.
     """
     called: set[int] = set()
+    splitters: defaultdict[int, ThoughtSplitter] = defaultdict(ThoughtSplitter)
+    last: dict[int, Text] = {}
     async for index, output in outputs:
+        if isinstance(output, Text):
+            last[index] = output
+            for part in splitters[index].push(output):
+                yield index, part
+            continue
+        if isinstance(output, ToolCall | Finished):
+            for part in splitters[index].finish(last.get(index)):
+                yield index, part
         if isinstance(output, ToolCall):
             if index in called and not parallel_calls:
                 continue
@@ -83,7 +95,7 @@ async def _checked(outputs: AsyncGenerator[tuple[int, Output], None], *, paralle
             yield index, output
         elif isinstance(output, Finished):
             yield index, _answered(output)
-        elif isinstance(output, Started | Text):
+        elif isinstance(output, Started):
             yield index, output
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from voxlane.engine.api import Finished, RequestStats, Started, Text, TokenLogprob, ToolCall
+from voxlane.server.api.thoughts import ReasoningText
 
-ChatOutput = Started | Text | ToolCall | Finished
+ChatOutput = Started | Text | ReasoningText | ToolCall | Finished
 
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
 
@@ -21,6 +22,7 @@ class ChatChoice:
     """One answer as it grows."""
 
     text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     end: Finished | None = None
@@ -73,6 +75,11 @@ def piece(index: int, message: Text, *, with_logprobs: bool) -> dict[str, object
     return _delta(index, {"content": message.text}, None, message.logprobs if with_logprobs else None)
 
 
+def reasoning(index: int, message: ReasoningText) -> dict[str, object]:
+    """Return the delta for more of a thought, under the name that DeepSeek and vLLM gave it."""
+    return _delta(index, {"reasoning_content": message.text}, None)
+
+
 def call(index: int, message: ToolCall, number: int) -> dict[str, object]:
     """Return the delta for one whole call; `index` is its number in the answer."""
     return _delta(index, {"tool_calls": [{"index": number, **_call(message)}]}, None)
@@ -111,6 +118,8 @@ def _whole(index: int, choice: ChatChoice, with_logprobs: bool) -> dict[str, obj
     assert choice.end is not None
     text = "".join(choice.text)
     message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
+    if choice.reasoning:
+        message["reasoning_content"] = "".join(choice.reasoning)
     if choice.calls:
         message |= {"content": text or None, "tool_calls": [_call(made) for made in choice.calls]}
     return {

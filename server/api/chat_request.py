@@ -92,6 +92,8 @@ class SentMessage(Body):
     ] = None
     # litellm adds it to our answers; its users send these back as they are.
     provider_specific_fields: Ignored = None
+    # Our answers have it where a model thinks, and templates leave old thoughts out.
+    reasoning_content: Ignored = None
     refusal: Empty = None
     annotations: Empty = None
     audio: Empty = None

@@ -86,11 +86,11 @@ def parse(values: Mapping[str, Any]) -> ClientSecretBody:
 def effective_session(service: Service, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the session as a connection with the secret begins it; raise InvalidRequest if there can be none."""
     sessions = service.sessions
-    capabilities = sessions.capabilities(sessions.ready)
-    usual = usual_session(sessions.defaults, capabilities, served_name(capabilities.chat_model))
+    capabilities = sessions.offer.capabilities(sessions.offer.ready)
+    usual = usual_session(sessions.offer.defaults, capabilities, served_name(capabilities.chat_model))
     try:
         session = updated(usual, asked, usual)
-        configuration(session, sessions.defaults, capabilities)
+        configuration(session, sessions.offer.defaults, capabilities)
     except Wrong as error:
         raise InvalidRequest(str(error), param=error.param) from error
     return shown(session, f"sess_{secrets.token_hex(12)}")

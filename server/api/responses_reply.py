@@ -14,6 +14,7 @@ from voxlane.engine.api import Finished, RequestStats, Started, Text, TokenLogpr
 from voxlane.server.api.bodies import wrong
 from voxlane.server.api.chat_reply import FINISH_REASONS, ChatOutput, token_logprobs
 from voxlane.server.api.responses_request import LOGPROBS, InputItem, InputItemsQuery, ResponsesRequest, text_of
+from voxlane.server.api.thoughts import ReasoningText
 from voxlane.server.errors import Overloaded, VoxlaneError
 
 Event = dict[str, Any]
@@ -50,7 +51,7 @@ class ResponseWriter:
     def write(self, output: ChatOutput, now_s: int) -> Iterator[Event]:
         """Yield the events for one output; the last output completes the response."""
         match output:
-            case Started():
+            case Started() | ReasoningText():
                 return
             case Text():
                 yield from self._begin_message()

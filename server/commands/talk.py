@@ -99,6 +99,7 @@ def _client(options: TalkOptions, player: Player) -> VoiceClient:
         output_format=formats[1],
         config=options.config,
         player=player,
+        gathers=True,
     )
 
 

@@ -302,7 +302,7 @@ class PhoneCall:
         self._facts = started.facts
         self._tools = self._phone.tools(started.facts.system)
         phone, registry = self._phone, self._phone.registry
-        defaults = registry.defaults
+        defaults = registry.offer.defaults
         config = replace(
             defaults,
             instructions=described(phone.instructions or defaults.instructions, started.facts),

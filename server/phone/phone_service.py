@@ -15,7 +15,8 @@ from voxlane.server.phone.passes import NextSteps, Passes, SeenSignatures
 from voxlane.server.phone.tool_file import read_tools
 from voxlane.server.phone.tool_webhook import FAILED, ToolWebhook
 from voxlane.server.protocols.phone.line_events import CallFacts
-from voxlane.server.sessions.registry import SessionRegistry, dated
+from voxlane.server.sessions.offer import dated
+from voxlane.server.sessions.registry import SessionRegistry
 from voxlane.server.store.notes import SharedNotes
 from voxlane.server.tenants.accounts import Tenants
 

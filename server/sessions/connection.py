@@ -214,7 +214,7 @@ class Connection:
 
     async def _hello(self) -> Hello:
         """Return the client's Hello from its first message, or from its handshake."""
-        session, defaults = self._admission.session, self._registry.defaults
+        session, defaults = self._admission.session, self._registry.offer.defaults
         if self._dialect.opening is not None:
             return self._dialect.opening(self._handshake(session), defaults)
         assert self._dialect.read_hello is not None
@@ -230,11 +230,11 @@ class Connection:
             admit(self._websocket, self._rate_limits)
         if session is None or hello.resume:
             return hello
-        capabilities = self._registry.capabilities(self._registry.ready)
+        capabilities = self._registry.offer.capabilities(self._registry.offer.ready)
         return self._dialect.read_hello(message, secret_defaults(session, defaults, capabilities))
 
     def _handshake(self, session: Mapping[str, Any] | None) -> Handshake:
-        websocket, capabilities = self._websocket, self._registry.capabilities(self._registry.ready)
+        websocket, capabilities = self._websocket, self._registry.offer.capabilities(self._registry.offer.ready)
         offered, beta = tuple(websocket.scope["subprotocols"]), websocket.headers.get("openai-beta", "")
         return Handshake(websocket.query_params, session, capabilities, offered, beta)
 
@@ -260,8 +260,8 @@ class Connection:
             token=token,
             resumed=bool(hello.resume),
             config=conversation.session.config,
-            capabilities=self._registry.capabilities(self._registry.ready),
-            bounds=self._registry.bounds,
+            capabilities=self._registry.offer.capabilities(self._registry.offer.ready),
+            bounds=self._registry.offer.bounds,
             state=conversation.state,
             history=conversation.session.history.messages,
             position=conversation.acked if hello.resume else None,
@@ -408,7 +408,7 @@ class Connection:
             case ConfigureSession(config) | Respond(config):
                 # A client may keep using the name of its voice after another client has deleted that voice.
                 any_voice = self._dialect.any_voice or config.voice == conversation.voice
-                conversation.feed(replace(incoming, config=self._registry.checked(config, any_voice=any_voice)))
+                conversation.feed(replace(incoming, config=self._registry.offer.checked(config, any_voice=any_voice)))
                 conversation.voice = config.voice
             case Complaint():
                 conversation.send(incoming)

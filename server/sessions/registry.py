@@ -14,19 +14,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import date
 
-from voxlane.engine.api import Ready as EngineReady
-from voxlane.engine.api import has_phonemes
 from voxlane.server import limits
 from voxlane.server.audio.opus_process import OpusProcess
-from voxlane.server.audio.voices import find_voice, language_named, names, sayable, served_name
 from voxlane.server.cell.seat import CellSeat
 from voxlane.server.config import Config
 from voxlane.server.conversation import native_ear
 from voxlane.server.conversation.client_events import ConfigureSession
-from voxlane.server.conversation.history import History
 from voxlane.server.conversation.server_events import ServerEvent
 from voxlane.server.conversation.session import Session
-from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.engine_client.engine_client import EngineClient
 from voxlane.server.engine_client.remote_chat import RemoteChat
 from voxlane.server.errors import (
@@ -34,39 +29,31 @@ from voxlane.server.errors import (
     EngineNotReady,
     Full,
     HandOver,
-    InvalidRequest,
     KeyRevoked,
-    ModelNotFound,
     NoRoom,
     NotResumable,
     ResumedElsewhere,
-    StoreUnavailable,
     VoxlaneError,
 )
 from voxlane.server.http.address_rates import AddressRates
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
-from voxlane.server.protocols.dialect import Bounds, Capabilities, Dialect, GoAway, Hello
-from voxlane.server.protocols.sound import codecs
+from voxlane.server.protocols.dialect import Dialect, GoAway, Hello
 from voxlane.server.room.meter import RoomMeter
+from voxlane.server.sessions.claims import FoundRecord, RecordClaims
 from voxlane.server.sessions.client_secrets import ClientSecrets
 from voxlane.server.sessions.conversation import Conversation
-from voxlane.server.sessions.journal import Journal, JournalTimes, SavedConversation, read_record, rehearse
+from voxlane.server.sessions.journal import Journal, JournalTimes, rehearse
+from voxlane.server.sessions.offer import ServerOffer
 from voxlane.server.sessions.resume import Tokens, name_in
-from voxlane.server.sessions.speech_model_settings import for_speech_model
 from voxlane.server.store.memory import MemoryStore
-from voxlane.server.store.seal import SessionKey, hash_token, unwrapped
-from voxlane.server.store.values import ClaimedSession, SessionClaim, SessionStore
+from voxlane.server.store.seal import SessionKey
+from voxlane.server.store.values import SessionStore
 from voxlane.server.tenants.accounts import Account
 from voxlane.server.watching.watch_service import WatchService
 from voxlane.server.watching.watched_call import HANDED_OVER
 
 logger = logging.getLogger(__name__)
-
-
-def dated(instructions: str, today: date) -> str:
-    """Return instructions with the day in the place of {date}, as "Tuesday, 17 November 2026"."""
-    return instructions.replace("{date}", f"{today:%A}, {today.day} {today:%B %Y}")
 
 
 class SessionRegistry:
@@ -92,6 +79,7 @@ class SessionRegistry:
         self._store = store or MemoryStore()
         self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"  # of this process's records
         self._times = JournalTimes.of(config.voice.resume_s)
+        self._claims = RecordClaims(self._store, self._owner, self._times.live_s, metrics)
         self._tasks: set[asyncio.Task[object]] = set()  # writes that nothing waits for
         self._touching: asyncio.Task[None] | None = None
         self._started = False
@@ -104,10 +92,9 @@ class SessionRegistry:
         self._room.conversations = lambda: self._sockets.total() + int(self._counts.elsewhere("sockets"))
         # A balancer asks any process for the room of the cell, which drains when its last process does.
         self._room.draining = lambda: self.draining and not self._counts.elsewhere("serving")
-        self._server = server
-        self._today = today
         self._watch = watch or WatchService(config, metrics, server)
         self._remote = RemoteChat(config.chat, chat_key) if config.chat.url else None
+        self.offer = ServerOffer(config.voice, engine, self._remote, server, today)
         self._conversations: dict[str, Conversation] = {}
         self._parked: dict[str, asyncio.TimerHandle] = {}  # oldest first
         self._counted: dict[str, str] = {}  # the address for which a conversation counts: that of its beginning
@@ -127,62 +114,9 @@ class SessionRegistry:
         return len(self._conversations)
 
     @property
-    def defaults(self) -> SessionConfig:
-        """Return the default configuration of a conversation."""
-        return SessionConfig(
-            instructions=dated(self.config.instructions, self._today()),
-            greeting=self.config.greeting,
-            pronunciations=self._sayable,
-        )
-
-    @property
-    def _sayable(self) -> tuple[str, ...]:
-        ready = self._engine.ready
-        return sayable(self.config.pronunciations, respells_only=ready is not None and ready.respells_only)
-
-    @property
-    def bounds(self) -> Bounds:
-        """Return the limits that clients are told."""
-        return Bounds(
-            frame_bytes=limits.VOICE_FRAME_BYTES,
-            frames_per_s=limits.VOICE_FRAMES_PER_SECOND,
-            bytes_per_s=limits.VOICE_BYTES_PER_SECOND,
-            audio_rate=limits.VOICE_AUDIO_RATE,
-            audio_burst_s=limits.VOICE_AUDIO_BURST_SECONDS,
-            idle_s=self.config.idle_s,
-            session_s=self.config.session_s,
-            resume_s=self.config.resume_s,
-        )
-
-    def capabilities(self, ready: EngineReady) -> Capabilities:
-        """Return what this server can do."""
-        chat = self._remote.model if self._remote is not None else served_name(ready.model)
-        speech = served_name(ready.speech.name)
-        return Capabilities(
-            server=self._server,
-            chat_model=speech or chat,
-            asr_model=served_name(ready.asr_model),
-            tts_model=speech or served_name(ready.tts_model),
-            languages=ready.asr_languages,
-            voices=() if speech else ready.voices,
-            codecs=codecs(),
-            one_pace=ready.one_pace or bool(speech),
-            voice_languages=ready.speak_languages,
-            instructed=ready.instructed,
-            phonemes=not ready.respells_only,
-        )
-
-    @property
     def recorded(self) -> tuple[str, ...]:
         """Return what is kept of conversations."""
         return self._watch.recorded
-
-    @property
-    def ready(self) -> EngineReady:
-        """Return the engine's description; raise EngineNotReady before the first one."""
-        if self._engine.ready is None:
-            raise self._engine.not_ready()
-        return self._engine.ready
 
     # ---- coming and going
 
@@ -255,25 +189,18 @@ class SessionRegistry:
         self, hello: Hello, dialect: Dialect, address: str, account: Account, *, admitted: bool = True
     ) -> Conversation:
         """Begin a conversation of a tenant; unless it is `admitted`, only if there is room."""
-        self._check_models()
+        self.offer.check_models()
         if not self._opens.spend(address, asyncio.get_running_loop().time()):
             raise self._refused(Full(detail="voice.opens"))
         if not admitted:
             self._check_room()
-        hello = replace(hello, config=self.checked(hello.config, any_voice=dialect.any_voice))
+        hello = replace(hello, config=self.offer.checked(hello.config, any_voice=dialect.any_voice))
         self._metrics.tenant_limited(account.name, account.begin_conversation)
         conversation = self._make(f"voice-{secrets.token_hex(8)}", hello, dialect, address, account)
         if self._store.outlives_process and dialect.resumable and self.config.resume_s:
             key, fence = SessionKey(conversation.name), int(time.time() * 1e3)
             self._keep_record(conversation, key, fence)
         return conversation
-
-    def _check_models(self) -> None:
-        """Raise an error if no conversation can begin now."""
-        if not (self.ready.model or self.ready.speech.name) and self._remote is None:
-            raise ModelNotFound("This server has no model that converses.")
-        if not self._engine.connected:
-            raise self._engine.not_ready()
 
     def _make(self, name: str, hello: Hello, dialect: Dialect, address: str, account: Account) -> Conversation:
         """Make a conversation that its tenant counts already."""
@@ -285,7 +212,7 @@ class SessionRegistry:
             raise
 
     def _made(self, name: str, hello: Hello, dialect: Dialect, address: str, account: Account) -> Conversation:
-        ready = self.ready
+        ready = self.offer.ready
         session = Session(
             name,
             hello.config,
@@ -294,7 +221,7 @@ class SessionRegistry:
             reads_words=ready.reads_words,
             listens=bool(ready.asr_model),
             probes=self._remote is None and bool(ready.model),
-            history=self._new_history(ready),
+            history=self.offer.new_history(ready),
             echo_guard=self.config.echo_guard == "auto",
             speech=ready.speech if ready.speech.name else None,
             chats=bool(ready.model) or self._remote is not None,
@@ -312,7 +239,7 @@ class SessionRegistry:
             dialect.name,
             conversation.began_s,
             ready.speak_rate,
-            model=self.capabilities(ready).chat_model,
+            model=self.offer.capabilities(ready).chat_model,
             tenant=account.name,
         )
         self._conversations[conversation.name] = conversation
@@ -368,47 +295,6 @@ class SessionRegistry:
         if self.tokens.arrived(conversation.name) and conversation.journal is not None:
             self._spawn(conversation.journal.commit())
 
-    def _new_history(self, ready: EngineReady) -> History:
-        """Return an empty history, sized for the model that answers."""
-        speech = ready.speech
-        if speech.name:
-            tokens = self.config.history_tokens or min(limits.HISTORY_TOKENS["gpu"], speech.context_tokens // 2)
-            return History(tokens, speech.context_tokens, speech.rows_s)
-        if self._remote is not None:
-            return History(self.config.history_tokens or limits.HISTORY_TOKENS["remote"])
-        usual = limits.HISTORY_TOKENS["cpu" if ready.device.startswith("cpu") else "gpu"]
-        tokens = self.config.history_tokens or min(usual, ready.context_tokens // 2)
-        return History(tokens, ready.context_tokens)
-
-    def checked(self, config: SessionConfig, *, any_voice: bool = False) -> SessionConfig:
-        """Return a configuration adapted to this server; raise InvalidRequest if it cannot be followed.
-
-        With `any_voice` an unknown voice name means the default voice.
-        """
-        ready = self.ready
-        if ready.speech.name and config.speaks:
-            config = for_speech_model(config, ready, any_voice=any_voice)
-        voice = find_voice(config.voice, ready.voices) if config.voice else ""
-        if voice is None and any_voice:
-            voice = ""
-        if voice is None:
-            known = f"The voices are {names(ready.voices)}." if ready.voices else "No voice has been made yet."
-            raise InvalidRequest(known, param="voice")
-        if ready.one_pace and config.speed != 1:
-            raise InvalidRequest("This server's voice has one pace: speed must be 1.", param="speed")
-        language = language_named(config.voice_language)
-        if language and language not in ready.speak_languages:
-            known = names(ready.speak_languages) if ready.speak_languages else "nothing else than it is used to"
-            raise InvalidRequest(f"voice_language: this server's voice can speak {known}.", param="voice_language")
-        if config.voice_instructions and not ready.instructed:
-            reason = "voice_instructions: this server's voice cannot be told how to speak."
-            raise InvalidRequest(reason, param="voice_instructions")
-        if ready.respells_only and has_phonemes(config.pronunciations):
-            reason = "pronunciations: this server's voice takes respellings in plain letters, not phonemes."
-            raise InvalidRequest(reason, param="pronunciations")
-        speaks = config.speaks and bool(ready.tts_model or ready.speech.name)
-        return replace(config, voice=voice, voice_language=language, speaks=speaks)
-
     def forget_voice(self, name: str) -> None:
         """Switch the conversations that use a deleted voice to the default voice."""
         for conversation in list(self._conversations.values()):
@@ -448,14 +334,10 @@ class SessionRegistry:
         name = name_in(hello.resume)
         if name is None or not self._store.outlives_process or not dialect.resumable:
             raise NotResumable
-        self._check_models()
-        now_ms = int(time.time() * 1e3)
-        expires_ms = now_ms + int(self._times.live_s * 1e3)
-        look = SessionClaim(name, hash_token(hello.resume), self._owner, now_ms, expires_ms, looks=True)
+        self.offer.check_models()
         # All that can refuse the client comes before the claim: that ends the conversation where it runs now.
-        found = await self._ask_store(look)
-        _, saved = self._read(name, hello.resume, found)
-        account = account_of(saved.settings.tenant)
+        found = await self._claims.look(name, hello.resume)
+        account = account_of(found.saved.settings.tenant)
         if account is None:
             raise NotResumable
         self._check_room(resumed=True)
@@ -463,9 +345,8 @@ class SessionRegistry:
             await self._seat.let_go(name)
         account.check_room()
         self._check_place()
-        claimed = await self._ask_store(replace(look, looks=False, fence=found.fence))
-        key, saved = self._read(name, hello.resume, claimed)
-        return self._restore(name, saved, key, claimed.fence, hello, dialect, address, account)
+        record = await self._claims.take(found, hello.resume)
+        return self._restore(record, hello, dialect, address, account)
 
     async def let_go(self, name: str) -> None:
         """Release a conversation that another process of this cell goes on with; its record holds all that was told."""
@@ -495,52 +376,22 @@ class SessionRegistry:
             self._unpark(conversation)  # its last connection may have left meanwhile
         return not conversation.over
 
-    async def _ask_store(self, claim: SessionClaim) -> ClaimedSession:
-        try:
-            claimed = await self._store.claim(claim)
-        except StoreUnavailable:
-            self._metrics.store_claims.labels("failed").inc()
-            raise
-        if not claim.looks or claimed is None:
-            self._metrics.store_claims.labels("unknown" if claimed is None else "found").inc()
-        if claimed is None:
-            raise NotResumable
-        return claimed
-
-    @staticmethod
-    def _read(name: str, token: str, claimed: ClaimedSession) -> tuple[SessionKey, SavedConversation]:
-        """Return the key and the contents of a record; raise NotResumable if they cannot be read."""
-        try:
-            key = unwrapped(name, token, claimed.tokens)
-            if key is not None:
-                return key, read_record(key, claimed.parts)
-        except (ValueError, KeyError) as error:
-            logger.warning(line("record unreadable", session=name, error=type(error).__name__))
-        raise NotResumable
-
     def _check_place(self) -> None:
         """Raise Full if there is no room for one more conversation and none can be made."""
         if self._count() >= self.config.sessions and not self._parked:
             raise Full(detail="voice.sessions")
 
     def _restore(
-        self,
-        name: str,
-        saved: SavedConversation,
-        key: SessionKey,
-        fence: int,
-        hello: Hello,
-        dialect: Dialect,
-        address: str,
-        account: Account,
+        self, record: FoundRecord, hello: Hello, dialect: Dialect, address: str, account: Account
     ) -> tuple[Conversation, list[ServerEvent]]:
+        name, saved = record.name, record.saved
         if (before := self._conversations.get(name)) is not None:  # this process has claimed it a moment ago
             writer = before.writer
             self.release(before)
             if writer is not None:
                 writer.end(ResumedElsewhere())
         settings = saved.settings
-        config = self._adapted(settings.config)
+        config = self.offer.adapted(settings.config)
         again = Hello(settings.input, settings.output, config, heard_s=saved.recent.heard_s)
         account.continue_conversation()
         conversation = self._make(name, again, dialect, address, account)
@@ -550,18 +401,10 @@ class SessionRegistry:
             self.release(conversation)
             raise
         self.tokens.adopt(name, hello.resume)
-        self._keep_record(conversation, key, fence)
+        self._keep_record(conversation, record.key, record.fence)
         if conversation.journal is not None:
             conversation.journal.wrap(hello.resume)
         return conversation, lost
-
-    def _adapted(self, config: SessionConfig) -> SessionConfig:
-        """Return another server's configuration as this one can follow it."""
-        try:
-            return self.checked(config, any_voice=True)
-        except InvalidRequest:  # this server's voice can do less
-            plain = replace(config, speed=1.0, voice_language="", voice_instructions="", pronunciations=())
-            return self.checked(plain, any_voice=True)
 
     def park(self, conversation: Conversation) -> None:
         """Keep a conversation without a socket for `resume_s`."""

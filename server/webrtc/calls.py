@@ -98,9 +98,9 @@ class WebRtcCalls:
 
     def _check(self, offer: CallOffer) -> None:
         """Raise InvalidRequest if the session that an offer asks for cannot be."""
-        capabilities = self._registry.capabilities(self._registry.ready)
+        capabilities = self._registry.offer.capabilities(self._registry.offer.ready)
         try:
-            opening(Handshake(offer.query, offer.session, capabilities), self._registry.defaults)
+            opening(Handshake(offer.query, offer.session, capabilities), self._registry.offer.defaults)
         except BadMessage as error:
             raise InvalidRequest(str(error), param="session") from error
 

@@ -51,11 +51,39 @@ def open_settings(page: Page) -> None:
     page.evaluate("document.getElementById('settings').open = true")
 
 
+ROWS = """
+() => {
+  const text = document.getElementById("models-line").firstChild;
+  const range = document.createRange();
+  const rows = new Map();
+  for (let at = 0; at < text.length; at += 1) {
+    range.setStart(text, at);
+    range.setEnd(text, at + 1);
+    const { top, width } = range.getBoundingClientRect();
+    if (width) rows.set(top, (rows.get(top) ?? "") + text.data[at]);
+  }
+  return [...rows.values()];
+}
+"""
+"""Returns the rows into which the line of models is broken."""
+
+
+@pytest.mark.parametrize("width", [390, 320])
+def test_no_row_of_the_models_begins_with_a_dot_on_a_phone(playwright: Playwright, width: int) -> None:
+    names = 'EngineConfig("qwen2.5-coder-0.5b-instruct", asr_model="moonshine-tiny-en", tts_model="hibari")'
+    viewport = {"width": width, "height": 844}
+    with page_server(parts=f'{{"engine": {names}}}') as url, visiting(playwright, url, viewport=viewport) as visitor:
+        visitor.page.wait_for_selector("#models-line:not([hidden])")
+        rows = visitor.page.evaluate(ROWS)
+        assert len(rows) > 1
+        assert not [row for row in rows if row.lstrip().startswith("·")]
+
+
 def test_a_conversation_is_shown_with_its_models_and_saved_in_every_form(playwright: Playwright, url: str) -> None:
     with visiting(playwright, url) as visitor:
         page = visitor.page
         until(lambda: page.inner_text("#model-chat") == "scripted", "the models are shown before the conversation")
-        assert page.inner_text("#models-line") == "scripted · moonshine-tiny-en · hibari"
+        assert page.inner_text("#models-line") == "scripted\u00a0· moonshine-tiny-en\u00a0· hibari"
         assert page.locator("#voice option").count() > 1, "and so are the voices"
         open_settings(page)
         page.check("#record")

@@ -82,7 +82,7 @@ async def start(
 ) -> AsyncIterator[Running]:
     """Serve as long as the context lasts; `parts` are further sections of the configuration by their names."""
     watch = {"hang_s": hang_s, "start_failures": start_failures}
-    engine = EngineConfig(model, asr_model, tts_model, adapter, **watch)  # type: ignore[arg-type]
+    engine = EngineConfig(model, asr_model, tts_model, adapter=adapter, **watch)  # type: ignore[arg-type]
     known = (limits or LimitsConfig(), voice or VoiceConfig(), chat or ChatConfig())
     more: dict[str, Any] = {
         "phone": phone or PhoneConfig(),

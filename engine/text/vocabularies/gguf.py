@@ -13,7 +13,14 @@ import tokenizers
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 
 from voxlane.engine.errors import WeightsError
-from voxlane.engine.text.vocabularies.vocabulary import SPACE, Control, Vocabulary, find_eos_ids, is_control
+from voxlane.engine.text.vocabularies.vocabulary import (
+    SPACE,
+    Control,
+    Vocabulary,
+    find_eos_ids,
+    is_control,
+    is_silent,
+)
 from voxlane.engine.weights.gguf_header import Header
 from voxlane.engine.weights.gguf_names import MetadataFields
 
@@ -45,7 +52,11 @@ def from_gguf(header: Header) -> Vocabulary:
         for id_, (text, type_) in enumerate(zip(tokens, types, strict=True))
         if text and type_ not in _TEXT_TYPES and is_control(text, special=type_ != _USER_DEFINED, template=template)
     }
-    special_ids = frozenset(id_ for id_, type_ in enumerate(types) if type_ not in (*_TEXT_TYPES, _USER_DEFINED))
+    special_ids = frozenset(
+        id_
+        for id_, (text, type_) in enumerate(zip(tokens, types, strict=True))
+        if is_silent(text, special=type_ not in (*_TEXT_TYPES, _USER_DEFINED))
+    )
     literal_ids = frozenset(id_ for id_, type_ in enumerate(types) if type_ not in _TEXT_TYPES)
     vocabulary = {text: id_ for id_, text in enumerate(tokens) if text not in controls}
     if kind == "gpt2":

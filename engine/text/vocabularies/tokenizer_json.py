@@ -13,7 +13,7 @@ import tokenizers
 
 from voxlane.engine.errors import WeightsError
 from voxlane.engine.text.vocabularies.vocab_merges import VOCABULARY, has_pair, read_pair
-from voxlane.engine.text.vocabularies.vocabulary import Control, Vocabulary, find_eos_ids, is_control
+from voxlane.engine.text.vocabularies.vocabulary import Control, Vocabulary, find_eos_ids, is_control, is_silent
 from voxlane.engine.weights.json_files import read_json
 
 
@@ -61,7 +61,9 @@ def from_directory(path: Path) -> Vocabulary:
         literal_ids=frozenset(id_ for id_, _ in added.values()),
         byte_level=byte_level,
         controls=controls,
-        special_ids=frozenset(id_ for id_, flags in added.values() if flags.get("special") is True),
+        special_ids=frozenset(
+            id_ for text, (id_, flags) in added.items() if is_silent(text, special=flags.get("special") is True)
+        ),
         bos_id=ids.get(variables.get("bos_token", "")),
         eos_ids=find_eos_ids(
             {ids.get(variables.get("eos_token", "")), *_config_eos(path, len(tokens))}, controls, template

@@ -13,6 +13,8 @@ import tokenizers
 SPACE = "▁"
 """How sentencepiece spells a space."""
 
+_THOUGHT_MARKS = ("<think>", "</think>")
+
 _TURN_ENDS = ("<|im_end|>", "<end_of_turn>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|end_of_text|>", "<|endoftext|>")
 
 
@@ -35,7 +37,7 @@ class Vocabulary:
     literal_ids: frozenset[int]  # tokens written literally, not in the byte alphabet
     byte_level: bool  # GPT-2's byte alphabet; otherwise sentencepiece's ▁ and <0xNN>
     controls: dict[str, Control]
-    special_ids: frozenset[int]
+    special_ids: frozenset[int]  # tokens that add nothing to a text
     bos_id: int | None
     eos_ids: frozenset[int]
     prefix: tuple[int, ...]  # tokens that the model expects before any text
@@ -78,6 +80,14 @@ def is_control(text: str, *, special: bool, template: str | None) -> bool:
         return True
     markup = text[0] in "<[" and text[-1] in ">]"
     return markup and (text.startswith("<|") or (template is not None and text in template))
+
+
+def is_silent(text: str, *, special: bool) -> bool:
+    """Return whether a token adds nothing to a text.
+
+    These are the special tokens except the marks around a thought: without the marks a thought looks like the reply.
+    """
+    return special and text not in _THOUGHT_MARKS
 
 
 def find_eos_ids(named: set[int | None], controls: dict[str, Control], template: str | None) -> frozenset[int]:

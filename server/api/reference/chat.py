@@ -103,6 +103,7 @@ def schemas(facts: Facts) -> dict[str, Schema]:
     delta = {
         "role": fixed("assistant"),
         "content": string("The next piece of the text."),
+        "reasoning_content": string("The next piece of what the model thinks before it answers."),
         "refusal": {"type": "null"},
         "tool_calls": listing(_tool_call(index=whole("Which of the answer's calls it is.", 0)), "A call, whole."),
     }
@@ -111,14 +112,16 @@ def schemas(facts: Facts) -> dict[str, Schema]:
         "content": or_null(string("The text; `null` if there are only calls.")),
         "refusal": {"type": "null"},
         "annotations": listing({}, "Always empty.", most=0),
+        "reasoning_content": string("What the model thought before it answered, if it did."),
         "tool_calls": listing(_tool_call(), "The functions to call."),
     }
+    whole_message = record(message, ("reasoning_content", "tool_calls"))
     return {
         **body_schemas("ChatRequest", chat_request.ChatBody),
         "ChatCompletion": record(
             {
                 **_head("chat.completion"),
-                "choices": listing(record({**_choice(), "message": record(message, ("tool_calls",))}), least=1),
+                "choices": listing(record({**_choice(), "message": whole_message}), least=1),
                 "usage": ref("ChatUsage"),
             }
         ),

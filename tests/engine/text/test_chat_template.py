@@ -50,6 +50,24 @@ def test_ordinary_templates_render_as_in_transformers(name: str) -> None:
     assert render(ORDINARY[name], bos_token="<s>", tools=None, documents=None) == expected[0]
 
 
+@pytest.mark.parametrize(
+    ("source", "may_think"),
+    [
+        ("{% if enable_thinking is defined and enable_thinking is false %}no{% endif %}", True),
+        (
+            "{% if enable_thinking is not defined %}{% set enable_thinking = true %}{% endif %}{{ enable_thinking }}",
+            True,
+        ),
+        ("{% set enable_thinking = enable_thinking | default(true) %}{{ enable_thinking }}", True),
+        ("{% set ns = namespace(enable_thinking=true) %}{{ ns.enable_thinking }}", False),
+        ("{% set enable_thinking = true %}{{ enable_thinking }}", False),
+        ("enable_thinking {{ messages[0].enable_thinking }}", False),
+    ],
+)
+def test_a_template_that_asks_whether_to_think_is_known(source: str, may_think: bool) -> None:
+    assert ChatTemplate(source).may_think is may_think
+
+
 HOSTILE = {
     "attributes": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "attribute filter": "{{ ''|attr('__class__') }}{{ messages.append(1) }}",

@@ -143,10 +143,10 @@ class Thinking(Letters):
     """A tokenizer with a template that begins the model's thoughts."""
 
     def token_bytes(self, token: int) -> bytes:
-        return b"<think>" if token == 26 else super().token_bytes(token)
+        return {25: b"</think>", 26: b"<think>"}.get(token) or super().token_bytes(token)
 
 
-@pytest.mark.parametrize(("prompt", "begun"), [("BZ", "<think>\n"), ("ZB", "")])
+@pytest.mark.parametrize(("prompt", "begun"), [("BZ", "<think>\n"), ("ZB", ""), ("BZY", "")])
 def test_a_thought_that_the_prompt_begins_is_told_as_begun(prompt: str, begun: str) -> None:
     intake = Simulation(blocks=64, host_blocks=0, block_tokens=4, max_step_tokens=64, policy="fcfs").intake
     for settings, opening in (({}, begun), ({"schema": "json"}, "")):

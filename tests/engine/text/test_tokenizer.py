@@ -369,6 +369,56 @@ def test_a_directory_equals_transformers(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode_chat(reply)) == "assistant\nhello\n<think>"
 
 
+WHEN_ASKED = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+AT_FIRST = (
+    "{% if enable_thinking is not defined %}{% set enable_thinking = true %}{% endif %}"
+    "<|im_start|>system\n{{ 'think' if enable_thinking else 'do not think' }}<|im_end|>\n" + CHATML
+)
+
+
+@pytest.mark.parametrize("template", [WHEN_ASKED, AT_FIRST, CHATML])
+@pytest.mark.parametrize("special", [False, True])
+def test_a_model_that_may_think_is_told_not_to(template: str, special: bool, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    backend = trained(split(r"\p{N}"), ["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    backend.add_tokens([AddedToken(mark, normalized=False, special=special) for mark in ("<think>", "</think>")])
+    folder = write_directory(
+        tmp_path / "d",
+        backend,
+        tokenizer_class="PreTrainedTokenizerFast",
+        eos_token="<|im_end|>",
+        chat_template=template,
+    )
+    tokenizer, reference = Tokenizer.open(folder), AutoTokenizer.from_pretrained(folder)
+    for messages in (CONVERSATION, CONVERSATION[:2]):
+        rendered = reference.apply_chat_template(
+            dicts(messages), add_generation_prompt=True, tokenize=True, return_dict=True, enable_thinking=False
+        )
+        assert tokenizer.encode_chat(messages) == rendered["input_ids"]
+        unfinished, _ = tokenizer.encode_open(messages)
+        assert rendered["input_ids"][: len(unfinished) - 2] == unfinished[:-2]
+
+
+@pytest.mark.parametrize("in_gguf", [False, True])
+def test_the_marks_of_a_thought_are_told_even_if_the_file_calls_them_special(in_gguf: bool, tmp_path: Path) -> None:
+    backend = trained(split(r"\p{N}"), ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"])
+    if in_gguf:
+        tokenizer = Tokenizer.open(write_byte_level_gguf(tmp_path / "t.gguf", "qwen2", backend, CHATML))
+    else:
+        tokenizer = Tokenizer.open(write_directory(tmp_path / "d", backend, chat_template=CHATML))
+    begin, end = backend.token_to_id("<think>"), backend.token_to_id("</think>")
+    assert tokenizer.decode([begin, *tokenizer.encode("hello"), end, 2]) == "<think>hello</think>"
+    assert tokenizer.special_ids == {0, 1, 2}
+    typed = tokenizer.encode_chat([ChatMessage("user", "<think>hello</think>")])
+    assert begin not in typed
+    assert end not in typed
+
+
 def test_start_tokens_and_the_space_before_the_first_word(tmp_path: Path) -> None:
     tokens = sentencepiece_tokens()[0]
     ids = {token: index for index, token in enumerate(tokens)}

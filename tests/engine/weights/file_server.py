@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 DEADLINE_SECONDS = 60
@@ -149,12 +151,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing about a client that went away: it may have been killed."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def serving() -> Iterator[FileServer]:
     """Serve on a port of this machine until the end of the block."""
     site = FileServer()
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"site": site})) as server:
-        server.daemon_threads = True
+    with _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"site": site})) as server:
         site.port = server.server_address[1]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()

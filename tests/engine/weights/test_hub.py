@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .file_server import Cut, FileServer
+from .file_server import Cut, FileServer, RefusedAnswer
 from .hub_site import (
     BIG,
     CDN,
@@ -20,6 +20,7 @@ from .hub_site import (
     TAKEN,
     hub_on_this_machine,
     models,
+    publish,
     pull,
     start_pull,
     wait_for,
@@ -61,30 +62,118 @@ def test_a_single_file(hub: FileServer) -> None:
     [
         (f"hf:{REPO}", signal.SIGKILL),
         (f"hf:{REPO}#model.safetensors", signal.SIGKILL),
+        (f"hf:{REPO}", signal.SIGINT),
         (f"hf:{REPO}#model.safetensors", signal.SIGINT),
     ],
-    ids=["repository killed", "file killed", "file interrupted"],
+    ids=["repository killed", "file killed", "repository interrupted", "file interrupted"],
 )
-def test_an_interrupted_pull_leaves_nothing_in_the_way(
-    hub: FileServer, tmp_path: Path, name: str, end: signal.Signals
-) -> None:
-    cut = hub.cuts[CDN] = Cut(CHUNK + 4096)
+def test_an_interrupted_pull_is_continued(hub: FileServer, tmp_path: Path, name: str, end: signal.Signals) -> None:
+    hub.cuts[CDN] = Cut(CHUNK + 4096)
     with start_pull(name) as child:
         wait_for(child, CHUNK / (len(BIG) + 1000))
         child.send_signal(end)
-        cut.now.set()
-        child.communicate(timeout=60)
+        child.communicate(timeout=60)  # the connection is still there: the process does not wait for the file
         assert child.returncode == -end
     assert models("path", name).returncode == 1
     hub.cuts.clear()
     hub.log.clear()
     progress, path = pull(name)
     assert (path if path.suffix else path / "model.safetensors").read_bytes() == BIG
-    assert hub.asked(CDN) == [None]
-    assert hub.asked("config.json") == []  # the files that were complete are not fetched again
+    assert hub.asked(CDN) == [f"bytes={CHUNK}-"]
     assert progress == sorted(progress)
     assert progress[-1] == 1.0
-    assert not list((tmp_path / "cache" / "hub").rglob("*.incomplete"))
+    left = {one.suffix for one in (tmp_path / "cache" / "hub").rglob("*") if one.is_file()}
+    assert left.isdisjoint({".incomplete", ".part", ".link"})
+
+
+def interrupted() -> None:
+    """Pull until the library has written its first chunk, and kill the process."""
+    with start_pull(f"hf:{REPO}") as child:
+        wait_for(child, CHUNK / (len(BIG) + 1000))
+        child.kill()
+
+
+@pytest.mark.parametrize(
+    ("change", "asked"),
+    [
+        ("other file", [None]),
+        ("ignores ranges", [f"bytes={CHUNK}-"]),
+        ("refuses ranges", [f"bytes={CHUNK}-", None]),
+        ("damaged part", [f"bytes={CHUNK}-", None]),
+        ("long part", [None]),
+    ],
+)
+def test_a_part_that_does_not_fit_is_fetched_whole(
+    hub: FileServer, tmp_path: Path, change: str, asked: list[str | None]
+) -> None:
+    hub.cuts[CDN] = Cut(CHUNK + 4096)
+    interrupted()
+    hub.cuts.clear()
+    hub.log.clear()
+    (part,) = (tmp_path / "cache" / "hub").rglob("*.part")
+    content = BIG
+    match change:
+        case "other file":
+            content = BIG[::-1]
+            publish(hub, FILES | {"model.safetensors": content})
+        case "ignores ranges":
+            hub.whole.add(CDN)
+        case "refuses ranges":
+            hub.refusals[CDN] = RefusedAnswer(416, {"Content-Range": "bytes */7"}, ranged=True)
+        case "damaged part":
+            part.write_bytes(bytes(CHUNK))
+        case "long part":
+            part.write_bytes(BIG[::-1] + b"more")
+    _, path = pull(f"hf:{REPO}")
+    assert (path / "model.safetensors").read_bytes() == content
+    assert hub.asked(CDN) == asked
+    assert not part.exists()
+
+
+def test_a_pull_that_failed_is_continued(hub: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    cut = hub.cuts[CDN] = Cut(CHUNK + 4096)
+    with start_pull(f"hf:{REPO}") as child:
+        wait_for(child, CHUNK / (len(BIG) + 1000))
+        hub.refusals[CDN] = RefusedAnswer(503)
+        cut.now.set()
+        _, errors = child.communicate(timeout=120)
+    assert child.returncode == 1
+    assert errors.startswith("Hugging Face answered 503")
+    again = models("pull", f"hf:{REPO}")
+    assert again.stderr == (
+        "voxlane: Hugging Face answered 503 for owner/repo; it has a problem of its own: pull again later\n"
+    )
+    hub.refusals.clear()
+    hub.log.clear()
+    hub.cuts.clear()
+    assert (pull(f"hf:{REPO}")[1] / "model.safetensors").read_bytes() == BIG
+    assert hub.asked(CDN) == [f"bytes={CHUNK}-"]
+    assert {one.authorization for one in hub.log if f"{REPO}/resolve" in one.path} == {"Bearer hf_secret"}
+    assert [one.authorization for one in hub.log if one.path == CDN] == [None]
+
+
+def test_a_part_stays_while_another_file_is_pulled_and_goes_with_its_model(hub: FileServer, tmp_path: Path) -> None:
+    publish(hub, FILES | {"other.gguf": b"GGUF"})
+    hub.cuts[CDN] = Cut(CHUNK + 4096)
+    interrupted()
+    pull(f"hf:{REPO}#other.gguf")
+    assert len(list((tmp_path / "cache" / "hub").rglob("*.part"))) == 1
+    assert models("rm", f"hf:{REPO}").returncode == 0
+    assert not list((tmp_path / "cache" / "hub").rglob("*.part"))
+
+
+def test_two_files_with_the_same_content(hub: FileServer) -> None:
+    publish(hub, FILES | {"copy.safetensors": BIG})
+    hub.cuts[CDN] = hub.cuts["/cdn/copy.safetensors"] = Cut(CHUNK + 4096)
+    with start_pull(f"hf:{REPO}") as child:
+        wait_for(child, CHUNK / (len(BIG) + 1000))
+        child.kill()
+    hub.cuts.clear()
+    hub.log.clear()
+    _, path = pull(f"hf:{REPO}")
+    assert (path / "model.safetensors").read_bytes() == (path / "copy.safetensors").read_bytes() == BIG
+    assert hub.asked(".safetensors") == [f"bytes={CHUNK}-"] * 2  # to the hub, and where it redirects
 
 
 def test_the_token_goes_to_the_hub_only(hub: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ import pytest
 from voxlane.engine.errors import FetchError, StoreError
 from voxlane.engine.weights import archives, catalog, command, fetch, hub, store
 
-from .file_server import Cut, FileServer, serving
+from .file_server import Cut, FileServer, RefusedAnswer, serving
 
 CONTENT = random.Random(1).randbytes(2 << 20)  # it cannot be compressed
 OTHER = CONTENT[::-1]
@@ -411,6 +411,26 @@ def test_a_lost_connection_to_the_publisher_is_taken_up_again(world: World) -> N
     assert store.pull("tiny", mend, world.notices.append).read_bytes() == CONTENT
     assert world.hub.asked(CDN) == [None, f"bytes={HALF}-"]
     assert world.notices == []
+
+
+def test_a_pull_from_the_publisher_that_failed_is_continued(world: World) -> None:
+    world.patch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", HALF // 2)
+    world.hub.cuts[CDN] = cut = Cut(HALF)
+
+    def fail(done: float) -> None:
+        if done and not cut.now.is_set():
+            world.hub.refusals[CDN] = RefusedAnswer(503)
+            cut.now.set()
+
+    with pytest.raises(StoreError, match="answered 503"):
+        store.pull("tiny", fail, world.notices.append, mirrors=False)
+    world.hub.cuts.clear()
+    world.hub.refusals.clear()
+    world.hub.log.clear()
+    assert world.pull().read_bytes() == CONTENT
+    assert world.hub.asked(CDN) == [f"bytes={HALF}-"]
+    assert world.notices == []
+    assert not world.downloads.exists()
 
 
 def test_a_publisher_whose_connection_always_breaks(world: World) -> None:

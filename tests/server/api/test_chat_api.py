@@ -78,6 +78,46 @@ async def test_a_stream_is_role_text_reason_usage_done(serving: Any) -> None:
         assert [chunk["usage"] for chunk in chunks[:4]] == [None] * 4
 
 
+THINKING = "<think> Let me see. It is a greeting. </think> Good day < to you <think>"
+
+
+async def test_a_thought_is_no_part_of_the_answer(serving: Any) -> None:
+    async with serving() as server:
+        body = (await server.chat(THINKING, n=2)).json()
+        for choice in body["choices"]:
+            assert choice["message"]["content"] == "Good day < to you <think>"
+            assert choice["message"]["reasoning_content"] == "Let me see. It is a greeting. "
+        assert body["usage"]["completion_tokens"] == 2 * len(THINKING.split())
+        *chunks, _ = events_of((await server.chat(THINKING, stream=True)).text)
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        assert "".join(delta.get("content", "") for delta in deltas) == "Good day < to you <think>"
+        assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "Let me see. It is a greeting. "
+        assert not [delta for delta in deltas if {"content", "reasoning_content"} <= delta.keys()]
+        plain = (await server.chat("no thought")).json()["choices"][0]["message"]
+        assert "reasoning_content" not in plain
+
+
+@MANY("stream", [False, True])
+async def test_an_answer_that_only_begins_like_a_thought_is_whole(serving: Any, stream: bool) -> None:
+    async with serving() as server:
+        answer = await server.chat("<thin", stream=stream)
+        if stream:
+            deltas = [chunk["choices"][0]["delta"] for chunk in events_of(answer.text)[:-1]]
+            assert "".join(delta.get("content", "") for delta in deltas) == "<thin"
+        else:
+            assert answer.json()["choices"][0]["message"]["content"] == "<thin"
+
+
+async def test_a_thought_before_a_call(serving: Any) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    async with serving() as server:
+        body = (await server.chat("call <think>A tool.</think>", tools=tools)).json()
+        (choice,) = body["choices"]
+        assert choice["finish_reason"] == "tool_calls"
+        assert choice["message"]["content"] is None
+        assert choice["message"]["reasoning_content"] == "A tool."
+
+
 async def test_without_include_usage_there_is_none(serving: Any) -> None:
     async with serving() as server:
         *chunks, done = events_of((await server.chat("one", stream=True)).text)

@@ -202,6 +202,11 @@ def test_tools_and_who_chooses(choice: Any, expected: str) -> None:
     assert parse({"messages": HELLO}).parallel_calls
 
 
+def test_thoughts_that_are_sent_back_have_no_effect() -> None:
+    answer = {"role": "assistant", "content": "Hi.", "reasoning_content": "A greeting."}
+    assert parse({"messages": [*HELLO, answer]}).messages[-1] == ChatMessage("assistant", "Hi.")
+
+
 def test_calls_and_their_results_in_a_conversation() -> None:
     answer = {"role": "assistant", "content": None, "tool_calls": [CALL]}
     request = parse({"messages": [*HELLO, answer, {"role": "tool", "content": "done", "tool_call_id": "call_1"}]})

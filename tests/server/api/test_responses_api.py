@@ -67,6 +67,18 @@ CALL_EVENTS = [
 ]  # fmt: skip
 
 
+async def test_a_thought_is_left_out_and_not_remembered(serving: Any) -> None:
+    async with serving() as server, client_of(server) as client:
+        first = await client.responses.create(input="<think> A greeting. </think> Good day.", model="scripted")
+        assert first.output_text == "Good day."
+        assert first.usage is not None
+        assert first.usage.output_tokens == 6
+        told = await client.responses.create(input="the history", previous_response_id=first.id, model="scripted")
+        assert ";assistant=Good day.;" in told.output_text
+        events = await events_of(server, input="<think> A greeting. </think> Good day.")
+        assert kinds(events) == TEXT_EVENTS
+
+
 async def test_a_response_is_of_the_published_type(serving: Any) -> None:
     async with serving() as server, client_of(server) as client:
         made = await client.responses.create(input="hello there", model="scripted", metadata={"a": "b"})

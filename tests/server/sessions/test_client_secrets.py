@@ -151,7 +151,7 @@ async def test_the_stock_client_gets_a_whole_session(serving: Any) -> None:
         assert (session.type, session.object) == ("realtime", "realtime.session")
         assert session.id.startswith("sess_")
         assert session.model == "scripted"  # type: ignore[union-attr]
-        assert session.instructions == server.service.sessions.defaults.instructions  # type: ignore[union-attr]
+        assert session.instructions == server.service.sessions.offer.defaults.instructions  # type: ignore[union-attr]
         assert session.audio.input.turn_detection.type == "server_vad"  # type: ignore[union-attr]
         assert opened(server.service.sessions.secrets, answer.value) == {}
         usual = limits.CLIENT_SECRET_USUAL_SECONDS

@@ -18,7 +18,8 @@ from voxlane.server.config import ChatConfig, Config, LimitsConfig, ServerConfig
 from voxlane.server.conversation.session import Session
 from voxlane.server.engine_client.engine_process import EngineProcess
 from voxlane.server.metrics import Metrics
-from voxlane.server.sessions.registry import SessionRegistry, dated
+from voxlane.server.sessions.offer import dated
+from voxlane.server.sessions.registry import SessionRegistry
 
 SLOW: dict[str, Any] = {"config": {"voice": "two", "turns": {"mode": "manual"}, "buffer_s": 0.5}}
 
@@ -405,7 +406,7 @@ def test_instructions_name_the_day() -> None:
     registry = SessionRegistry(
         config, EngineProcess(config.engine), Metrics(), "test", today=lambda: date(2026, 11, 17)
     )
-    assert registry.defaults.instructions == "Today is Tuesday, 17 November 2026."
+    assert registry.offer.defaults.instructions == "Today is Tuesday, 17 November 2026."
     assert "{date}" in Config().voice.instructions
 
 
@@ -413,7 +414,7 @@ def test_what_a_model_is_shown_suits_where_it_runs() -> None:
     def budget(device: str, context: int, voice: VoiceConfig | None = None, chat: ChatConfig | None = None) -> int:
         config = Config(voice=voice or VoiceConfig(), chat=chat or ChatConfig())
         registry = SessionRegistry(config, EngineProcess(config.engine), Metrics(), "test")
-        return registry._new_history(EngineReady("m", "a", 1, context, "w", "p", 1, 1, 1, device))._budget
+        return registry.offer.new_history(EngineReady("m", "a", 1, context, "w", "p", 1, 1, 1, device))._budget
 
     assert budget("cpu, 2 threads", 32_768) == 2000
     assert budget("cpu", 2048) == 1024

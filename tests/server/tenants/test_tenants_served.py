@@ -264,7 +264,7 @@ async def test_a_client_secret_opens_the_native_dialect(serving: Any, keys: Any,
         assert (config["instructions"], config["temperature"]) == ("Be brief.", 0.3)
         assert config["greeting"] == "Hi."  # what the client says counts, as after session.update
         assert config["turns"]["mode"] == "manual"
-        usual = server.service.sessions.defaults
+        usual = server.service.sessions.offer.defaults
         assert config["barge_in"]["hold"] == usual.barge_in.hold  # what the secret does not say is our own
         (conversation,) = server.service.sessions._conversations.values()
         assert conversation.account.name == "acme"
