@@ -39,6 +39,7 @@ TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 RANK, ALPHA = 32, 64
 RATE, EPOCHS, BATCH_TOKENS, WARM_UP_STEPS = 4e-4, 3, 16_384, 20
 LONGEST_TOKENS = 1400
+BENCHMARK_FILES = ("partner_exchanges.toml", "partner_page.toml")
 CLOSE = 0.6
 """Two turns with at least this share of words in common (over words in either) are too close."""
 
@@ -68,7 +69,7 @@ def words(text: str) -> frozenset[str]:
 
 
 def benchmark_turns() -> list[frozenset[str]]:
-    """Return the words of every turn of the partner benchmark."""
+    """Return the words of every turn of the partner benchmark, and of its exchanges with the demo page's tools."""
 
     def texts(value: object) -> Iterator[str]:
         if isinstance(value, str):
@@ -77,7 +78,7 @@ def benchmark_turns() -> list[frozenset[str]]:
             for part in value.values() if isinstance(value, dict) else value:
                 yield from texts(part)
 
-    exchanges = tomllib.loads((FOLDER / "partner_exchanges.toml").read_text("utf-8"))
+    exchanges = [tomllib.loads((FOLDER / name).read_text("utf-8")) for name in BENCHMARK_FILES]
     return [found for text in texts(exchanges) if len(found := words(text)) > 2]
 
 
