@@ -19,8 +19,8 @@ An exchange is worth one percent. Of a hundred, chance alone moves a score by fo
 decimals. Several seeds reduce the effect of sampling. Bars, for the default model alone: 65 % of all, 85 % of the two
 kinds of memory together. Writes partner.json to the folder that $OUT names, if it is set.
 
-With --page the tools are those of client_js/demo/tools.js (it needs Node). A further table then says how many turns that
-need a tool called it with the right arguments, how many of those told its result, and how many others called none.
+With --page the tools are those of client_js/demo/tools.js (it needs Node). A further table then says how many turns
+that need a tool called it with the right arguments, how many of those told its result, and how many others called none.
 
 Time: on two cores 3 minutes for the 135M model, 10 for one of 0.5B, 25 for one of 1.5B; spoken, 8 minutes for a third
 with the default model; PAGETIME.
@@ -278,7 +278,7 @@ def run_model(model: str, exchanges: Sequence[Exchange], asked: argparse.Namespa
     ways = {"text": run_typed, "speech": run_spoken}
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         try:
-            with server_process("--model", model, log=log) as (url, _):
+            with server_process("--model", model, "--adapter", asked.adapter, log=log) as (url, _):
                 return [way(url, name, exchanges, asked) for key, way in ways.items() if asked.through in (key, "both")]
         except ServerEnded:
             log.seek(0)
@@ -411,6 +411,9 @@ def parse(catalogue: Catalogue, arguments: Sequence[str] | None = None) -> argpa
     parser.epilog = f"categories:\n{kinds}"
     parser.add_argument("--page", action="store_true", help="hold the exchanges with the demo page's tools instead")
     parser.add_argument("--model", nargs="+", help="names of the catalog, or paths (all installed chat models)")
+    parser.add_argument(
+        "--adapter", default="auto", help="as for `voxlane serve`; '' leaves the adapter out (%(default)s)"
+    )
     parser.add_argument("--through", choices=("text", "speech", "both"), default="text", help="(%(default)s)")
     parser.add_argument("--only", nargs="+", metavar="CATEGORY", choices=list(catalogue.titles), help="listed below")
     parser.add_argument("--seed", nargs="+", type=int, default=[1], help="hold every exchange once with each (1)")

@@ -1,8 +1,9 @@
 """Train the adapter that comes with voxlane for the 0.5B model, on the dialogues in partner_dialogues/.
 
-It trains LoRA on the attention matrices, with a loss on the replies alone. Dialogues with a turn that is close to a
-turn of the partner benchmark are left out, so that the benchmark measures nothing that was trained on. The adapter is
-written in PEFT's layout, as in engine/weights/adapters/. It needs transformers (extra `test`) and, to be quick, a GPU.
+It trains LoRA on the attention matrices, with a loss on the replies and calls alone. Dialogues with a turn that is
+close to a turn of the partner benchmark, with or without --page, are left out, so that the benchmark measures nothing
+that was trained on. The adapter is written in PEFT's layout, as in engine/weights/adapters/. It needs transformers
+(extra `test`) and, to be quick, a GPU.
 
 Time: a minute on one H200; with --steps 2 on a CPU some minutes, to try it.
 """
@@ -23,6 +24,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from msgspec import structs
 from safetensors.torch import save_file
 from support.command_line import command_line
 from torch import Tensor, nn
@@ -117,17 +119,37 @@ def messages(dialogue: Dialogue, system: str) -> list[ChatMessage]:
     return made
 
 
-def sample(dialogue: Dialogue, tokenizer: Tokenizer, chance: random.Random) -> Sample | None:
-    """Return a dialogue as tokens; None if it is too long or its replies cannot be located."""
-    said = messages(dialogue, instructions(chance, dialogue))
-    tools = tuple(
-        Tool(tool["name"], tool.get("description", ""), json.dumps(tool["parameters"]))
-        for tool in dialogue.get("tools", [])
-    )
+def written(call: ToolUse) -> str:
+    """Return a call as the model learns to write it: JSON without tags.
+
+    The embedding of <tool_call> was never trained: in Qwen2.5-Coder-0.5B its row equals those of two thousand other
+    tokens, so the model cannot choose it, whatever it learns. JSON alone is what the model writes by itself, and
+    CallReader in engine/text/tools.py reads it.
+    """
+    return json.dumps({"name": call.name, "arguments": json.loads(call.arguments)}, ensure_ascii=False)
+
+
+def calls_written(said: Sequence[ChatMessage]) -> Iterator[list[ChatMessage]]:
+    """Yield, for every call of a conversation, what was before it and then the call as the model has to write it.
+
+    The model writes one call at a time and sees its result before the next one.
+    """
+    for place, message in enumerate(said):
+        for number, call in enumerate(message.tool_calls):
+            made = structs.replace(message, tool_calls=message.tool_calls[:number])
+            before = [made, *said[place + 1 : place + 1 + number]] if number else []
+            yield [*said[:place], *before, ChatMessage("assistant", written(call))]
+
+
+def sample(said: Sequence[ChatMessage], learnt_from: int, tools: Sequence[Tool], tokenizer: Tokenizer) -> Sample | None:
+    """Return a conversation as tokens, with the replies from a message on to learn; calls among them are not learnt.
+
+    None if it is too long or its replies cannot be located.
+    """
     tokens = tokenizer.encode_chat(said, tools=tools, add_generation_prompt=False)
     learnt = [False] * len(tokens)
     for place, message in enumerate(said):
-        if message.role != "assistant":
+        if message.role != "assistant" or message.tool_calls or place < learnt_from:
             continue
         begin = tokenizer.encode_chat(said[:place], tools=tools)
         end = tokenizer.encode_chat(said[: place + 1], tools=tools, add_generation_prompt=False)
@@ -138,14 +160,27 @@ def sample(dialogue: Dialogue, tokenizer: Tokenizer, chance: random.Random) -> S
     return Sample(tokens, learnt) if len(tokens) <= LONGEST_TOKENS else None
 
 
+def dialogue_samples(dialogue: Dialogue, tokenizer: Tokenizer, chance: random.Random) -> list[Sample]:
+    """Return a dialogue as one sample for all its replies, and one for each of its calls."""
+    said = messages(dialogue, instructions(chance, dialogue))
+    tools = tuple(
+        Tool(tool["name"], tool.get("description", ""), json.dumps(tool["parameters"]))
+        for tool in dialogue.get("tools", [])
+    )
+    made = [sample(said, 0, tools, tokenizer)]
+    made += [sample(call, len(call) - 1, tools, tokenizer) for call in calls_written(said)]
+    return [one for one in made if one is not None]
+
+
 def samples(tokenizer: Tokenizer) -> list[Sample]:
     """Return all dialogues for training, in random order."""
     chance, turns = random.Random(7), benchmark_turns()
     lines = [line for path in sorted(FOLDER.glob("partner_dialogues/*.jsonl")) for line in path.open("rb")]
     dialogues = [dialogue for line in lines if not is_close(dialogue := json.loads(line), turns)]
-    found = [made for dialogue in dialogues if (made := sample(dialogue, tokenizer, chance)) is not None]
+    found = [made for dialogue in dialogues for made in dialogue_samples(dialogue, tokenizer, chance)]
     chance.shuffle(found)
-    print(f"  {len(found)} of {len(lines)} dialogues, {sum(sum(one.learnt) for one in found)} tokens to learn")
+    learnt = sum(sum(one.learnt) for one in found)
+    print(f"  {len(dialogues)} of {len(lines)} dialogues, {len(found)} samples, {learnt} tokens to learn")
     return found
 
 

@@ -14,6 +14,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,11 @@ VALUES = {
     "food2": ["apples", "butter", "tea", "pepper"],
     "thing": ["an umbrella", "the charger", "a warm sweater"],
     "animal": ["penguin", "parrot", "snail", "camel"],
-    "saying": ["Small steps also reach the summit.", "A calm sea never made a sailor.", "Ask, and the way gets shorter."],
+    "saying": ["Small steps also reach the summit.", "A calm sea never made a sailor.", "Who asks finds the way."],
     "joke": ["Why did the scarecrow win a prize? It was outstanding in its field.",
              "What do you call a sleeping bull? A bulldozer."],
 }
 # fmt: on
-WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-MONTHS = ("January", "March", "April", "June", "August", "September", "November", "December")
 
 
 class Writer:
@@ -84,7 +83,10 @@ class Writer:
         self._tools = {tool["name"]: tool for tool in phrasings["tool"]}
         self._chats: list[list[str]] = phrasings["chat"]["turns"]
         self._missing: list[list[str]] = phrasings["missing"]["turns"]
+        self._rolls: dict[str, list[str]] = phrasings["roll"]
+        self._timers: dict[str, list[Any]] = phrasings["timer"]
         self._others = others
+        self._day = date(2026, 3, 5)  # of the dialogue that is being made
 
     # ---- tools
 
@@ -101,13 +103,20 @@ class Writer:
 
     def _dice_tool(self, name: str) -> dict[str, Any]:
         described = ["Roll dice and tell what they show.", "Roll one or more dice.", "Throw dice."]
-        dice = {"type": "integer", "description": self._chance.choice(["how many dice; 1 if not said", "how many, else 1"])}
+        dice = {
+            "type": "integer",
+            "description": self._chance.choice(["how many dice; 1 if not said", "how many, else 1"]),
+        }
         sides = {"type": "integer", "description": self._chance.choice(["sides of each; 6 if not said", "else 6"])}
         parameters = {"type": "object", "properties": {"dice": dice, "sides": sides}}
         return {"name": name, "description": self._chance.choice(described), "parameters": parameters}
 
     def _timer_tool(self, name: str) -> dict[str, Any]:
-        described = ["Set a timer that rings after some seconds.", "Start a countdown in seconds.", "Ring after a time."]
+        described = [
+            "Set a timer that rings after some seconds.",
+            "Start a countdown in seconds.",
+            "Ring after a time.",
+        ]
         waiting = ["how long to wait; a minute has 60", "seconds until it rings", "duration in seconds"]
         seconds = {"type": "number", "description": self._chance.choice(waiting)}
         parameters = {"type": "object", "properties": {"seconds": seconds}, "required": ["seconds"]}
@@ -154,7 +163,7 @@ class Writer:
         values = {name: chance.choice(every) for name, every in VALUES.items()}
         values["time"] = f"{hour:02}:{minute:02}"
         values["time12"] = f"{(hour - 1) % 12 + 1}:{minute:02} {'AM' if hour < 12 else 'PM'}"
-        values["date"] = f"{chance.choice(WEEKDAYS)}, {chance.randrange(1, 31)} {chance.choice(MONTHS)} 2026"
+        values["date"] = _date(self._day)
         return values
 
     def _roll(self, name: str) -> Turns:
@@ -170,48 +179,25 @@ class Writer:
         return _called(said, name, arguments, json.dumps(output, separators=(",", ":")), reply)
 
     def _asked_to_roll(self, dice: int, sides: int) -> str:
-        many, count = _number(self._chance, dice), self._chance
-        if sides != 6:
-            of = _number(count, sides)
-            one = ["Roll a {of}-sided die.", "Throw a die with {of} sides.", "a d{sides} please", "Roll me a D{sides}.",
-                   "I need one with {of} sides. Roll it.", "Now the {of}-sided die."]  # fmt: skip
-            more = ["Roll {many} dice of {of} sides.", "Throw {many} {of}-sided dice for me.", "{many} d{sides} please",
-                    "I need {many} with {of} sides. Roll them.", "Roll {many} D{sides} for the attack."]  # fmt: skip
-            return count.choice(one if dice == 1 else more).format(many=many, of=of, sides=sides)
-        one = ["Roll a die.", "Roll the dice.", "roll a die please", "Throw the dice.", "Roll one die.", "Dice, please.",
-               "Cast a die.", "My turn. Roll!", "Let the dice roll.", "Roll it for me.", "Um, roll the die, please.",
-               "Can you roll the dice for me?", "We need a number for the game, roll a die.", "Throw one die.",
-               "What do I get if I roll now? Do it.", "The dice are yours, roll."]  # fmt: skip
-        more = ["Roll {many} dice.", "Throw {many} dice for me.", "Cast {many} dice.", "{many} dice please",
-                "I'd like {many} dice, roll them.", "Roll {many} of them.", "Let {many} dice roll.",
-                "Can I have a throw with {many} dice?", "It's Monopoly night. Roll {many} dice."]  # fmt: skip
-        return count.choice(one if dice == 1 else more).format(many=many)
+        kind = ("one" if dice == 1 else "several") + ("" if sides == 6 else "_of_sides")
+        many, of = _number(self._chance, dice), _number(self._chance, sides)
+        return self._chance.choice(self._rolls[kind]).format(many=many, of=of, sides=sides)
 
     def _set_timer(self, name: str) -> Turns:
         chance = self._chance
         seconds, lasting = self._duration()
-        said = chance.choice([
-            "Set a timer, {d}.", "Timer for {d}.", "Timer, {d}, please.", "I need a timer for {d}.", "Count down {d}.",
-            "Remind me in {d}.", "Ring after {d}.", "Let me know in {d}.", "In {d} I have to stop. Tell me then.",
-            "Beep in {d}.", "The rice takes {d}. Set a timer.", "My laundry is done in {d}, remind me.", "{d} from now, ring.",
-            "I'm taking a break of {d}. Call me after that.", "Can you set the timer to {d}?", "Start a countdown of {d}.",
-            "um set a timer for {d} please", "The eggs need {d}. Can you watch the clock?", "Give me {d}, then ring.",
-            "We play for {d}, tell us when it's over.", "Alarm in {d}, please.", "{d} on the timer.",
-        ]).format(d=lasting)  # fmt: skip
-        spoken = _lasting(seconds)
+        said, spoken = chance.choice(self._timers["asks"]).format(d=lasting), _lasting(seconds)
         output = chance.choice([f'{{"set":true,"rings_in":"{spoken}"}}', "ok", '{"set":true}'])
-        replies = ["The timer is set for {d}.", "Okay, {d} from now.", "It rings in {d}.", "Your timer of {d} is running."]
-        reply = chance.choice(replies).format(d=spoken)
+        reply = chance.choice(self._timers["replies"]).format(d=spoken)
         return _called(said[0].upper() + said[1:], name, {"seconds": seconds}, output, reply)
 
     def _duration(self) -> tuple[int, str]:
         """Return a number of seconds and how a person says it."""
         chance = self._chance
-        fixed = [(30 * 60, "half an hour"), (3600, "an hour"), (900, "a quarter of an hour"), (60, "a minute"),
-                 (90, "a minute and a half"), (5400, "an hour and a half"), (2700, "three quarters of an hour")]  # fmt: skip
         kind = chance.random()
         if kind < 0.15:
-            return chance.choice(fixed)
+            seconds, lasting = chance.choice(self._timers["durations"])
+            return seconds, lasting
         if kind < 0.4:
             seconds = chance.choice([5, 10, 12, 15, 20, 25, 30, 35, 40, 45, 50, 55, 75, 90, 100])
             return seconds, f"{_number(chance, seconds)} seconds"
@@ -224,7 +210,13 @@ class Writer:
     # ---- dialogues
 
     def dialogues(self) -> Iterator[Dialogue]:
-        """Yield all dialogues with tools."""
+        """Yield all dialogues with tools; those that tell the date say which day it is."""
+        for dialogue in self._undated():
+            dated = _date(self._day) in json.dumps(dialogue)
+            yield ({"date": self._day.isoformat()} if dated else {}) | dialogue
+            self._day = date(2025, 1, 1) + timedelta(days=self._chance.randrange(1400))
+
+    def _undated(self) -> Iterator[Dialogue]:
         for name, tool in self._tools.items():
             for ask in (ask for case in [tool, *tool.get("also", [])] for ask in case["asks"]):
                 yield self._dialogue([name], self.use(name, ask))
@@ -250,7 +242,10 @@ class Writer:
         kind = chance.random()
         if kind < 0.12:
             thanks = ["Thanks.", "Great, thank you.", "Okay, thanks.", "perfect"]
-            more = [["user", chance.choice(thanks)], ["assistant", chance.choice(["You're welcome.", "Any time.", "Sure."])]]
+            more = [
+                ["user", chance.choice(thanks)],
+                ["assistant", chance.choice(["You're welcome.", "Any time.", "Sure."])],
+            ]
         elif kind < 0.22:
             said, reply = chance.choice(self._chats)
             more = [["user", said], ["assistant", reply]]
@@ -276,25 +271,22 @@ class Writer:
         return {"tools": self.offer(first, second), "turns": turns}
 
 
-def counts() -> Iterator[Dialogue]:
+def counts(phrasings: dict[str, list[str]]) -> Iterator[Dialogue]:
     """Yield dialogues in which the person wants a whole count, and gets it."""
     chance = random.Random(12)
-    asks = ["Count all the way up to {last} for me.", "I'm hiding! Count to {last} aloud.", "Let's hear you count to {last}.",
-            "Say every number up to {last}.", "count slowly till {last} please"]  # fmt: skip
+
+    def asked(kind: str, number: int, **more: object) -> str:
+        return chance.choice(phrasings[kind]).format(n=_number(chance, number), **more)
+
     for last in (10, 12, 14, 15, 16, 18, 20, 20, 24, 25, 28, 30, 30):
-        said = chance.choice(asks).format(last=_number(chance, last))
-        yield _said(said, _listed(range(1, last + 1)))
+        yield _said(asked("up", last), _listed(range(1, last + 1)))
     for first in (10, 12, 15, 20, 20, 25):
-        said = chance.choice(["Do a countdown from {n} until lift-off.", "Start at {n} and go down, one by one, to zero."])
-        yield _said(said.format(n=_number(chance, first)), _listed(range(first, -1, -1)))
+        yield _said(asked("down", first), _listed(range(first, -1, -1)))
     for step, last in ((2, 20), (2, 30), (3, 30), (4, 40), (5, 50), (5, 60), (10, 100), (7, 70), (6, 60), (9, 90)):
-        said = chance.choice(["Count in steps of {n} up to {last}.", "Give me all multiples of {n} up to {last}, please.",
-                              "Go up in {n}s until {last}."])  # fmt: skip
-        yield _said(said.format(n=_number(chance, step), last=last), _listed(range(step, last + 1, step)))
+        yield _said(asked("steps", step, last=last), _listed(range(step, last + 1, step)))
     for factor in range(2, 12):
         rows = [f"{_spelt(n)} times {_spelt(factor)} is {n * factor}." for n in range(1, 11)]
-        asked = chance.choice(["Recite the {n} times table for me.", "Can you say the whole {n} times table?"])
-        yield _said(asked.format(n=_spelt(factor)), " ".join(row[0].upper() + row[1:] for row in rows))
+        yield _said(asked("tables", factor), " ".join(row[0].upper() + row[1:] for row in rows))
 
 
 # ---- texts
@@ -320,9 +312,12 @@ def _number(chance: random.Random, number: int) -> str:
 
 def _lasting(seconds: int) -> str:
     """Return a duration as the page's tool says it."""
-    minutes, rest = divmod(seconds, 60)
-    parts = [f"{count} {noun}{'s' * (count != 1)}" for count, noun in ((minutes, "minute"), (rest, "second")) if count]
-    return " and ".join(parts)
+    counted = ((seconds // 3600, "hour"), (seconds // 60 % 60, "minute"), (seconds % 60, "second"))
+    return " and ".join(f"{count} {noun}{'s' * (count != 1)}" for count, noun in counted if count)
+
+
+def _date(day: date) -> str:
+    return f"{day:%A}, {day.day} {day:%B %Y}"
 
 
 def _filled(text: str, values: dict[str, str]) -> str:
@@ -340,9 +335,13 @@ def _alike(one: str, other: str) -> bool:
 
 def other_chats() -> list[Turns]:
     """Return short dialogues of other files, for turns that need no tool."""
-    lines = [line for name in ("facts", "manners") for line in (FOLDER / f"{name}.jsonl").read_text("utf-8").splitlines()]
+    lines = [
+        line for name in ("facts", "manners") for line in (FOLDER / f"{name}.jsonl").read_text("utf-8").splitlines()
+    ]
     found = [json.loads(line)["turns"] for line in lines]
-    about_tools = re.compile(r"\b(clock|time|play|music|remind|alarm|weather|news|dice|call|message|battery)\b", re.IGNORECASE)
+    about_tools = re.compile(
+        r"\b(clock|time|play|music|remind|alarm|weather|news|dice|call|message|battery)\b", re.IGNORECASE
+    )
     return [turns for turns in found if len(turns) == 2 and not about_tools.search(json.dumps(turns))]
 
 
@@ -359,7 +358,7 @@ def main() -> None:
     """Write both files."""
     phrasings = tomllib.loads((FOLDER / "plain_tools.toml").read_text("utf-8"))
     write("plain_tools.jsonl", Writer(phrasings, other_chats()).dialogues())
-    write("counts.jsonl", counts())
+    write("counts.jsonl", counts(phrasings["count"]))
 
 
 if __name__ == "__main__":

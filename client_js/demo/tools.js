@@ -77,8 +77,8 @@ function within(value, least, most, name) {
 /** Return a duration in words. @param {number} seconds */
 export function lasting(seconds) {
   const whole = Math.round(seconds);
-  const [minutes, rest] = [Math.floor(whole / 60), whole % 60];
-  const parts = [counted(minutes, "minute"), counted(rest, "second")].filter(Boolean);
+  const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
+  const parts = [counted(hours, "hour"), counted(minutes, "minute"), counted(whole % 60, "second")].filter(Boolean);
   return parts.join(" and ") || "0 seconds";
 }
 
