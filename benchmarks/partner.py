@@ -23,7 +23,7 @@ With --page the tools are those of client_js/demo/tools.js (it needs Node). A fu
 that need a tool called it with the right arguments, how many of those told its result, and how many others called none.
 
 Time: on two cores 3 minutes for the 135M model, 10 for one of 0.5B, 25 for one of 1.5B; spoken, 8 minutes for a third
-with the default model; PAGETIME.
+with the default model. With --page 14 minutes for one of 0.5B, beside other work on the same cores.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -149,9 +150,11 @@ def expected_calls(exchange: Exchange) -> Iterator[tuple[str, dict[str, int]]]:
 
 def page_tools(calls: Sequence[tuple[str, Mapping[str, int]]]) -> tuple[list[dict[str, str]], list[str]]:
     """Return the page's tools as it declares them, and the page's outputs of calls."""
-    found = subprocess.run(
-        ["node", str(PAGE_TOOLS)], input=json.dumps(calls), capture_output=True, text=True, check=True
-    )
+    # `make` installs Node beside Python where there is none.
+    node = shutil.which("node", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    if node is None:
+        sys.exit("--page runs the tools of the demo page: it needs Node")
+    found = subprocess.run([node, str(PAGE_TOOLS)], input=json.dumps(calls), capture_output=True, text=True, check=True)
     told = json.loads(found.stdout)
     return told["tools"], told["outputs"]
 
@@ -295,8 +298,8 @@ def cell(value: float | None, digits: int = 0) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def report(runs: Sequence[Run], categories: Sequence[str]) -> None:
-    """Print how well and how fast the models answered, and whether the bars are met."""
+def report(runs: Sequence[Run], categories: Sequence[str], *, page: bool = False) -> None:
+    """Print how well and how fast the models answered, and if the bars are met or how the page's tools were used."""
     shown = [name for name in categories if any(run.percent([name]) is not None for run in runs)]
     rows = [
         [run.model, run.through, str(len(run.judged)), cell(run.percent()), cell(run.percent(MEMORY))]
@@ -316,6 +319,9 @@ def report(runs: Sequence[Run], categories: Sequence[str]) -> None:
         speed.append([run.model, run.through, cell(run.tokens_per_s, 1), *times, cell(run.reply_words()), missed])
     columns = ["tokens/s", "first token, ms", "voice to voice, ms", "words a reply", "failed and misheard"]
     table("and how fast; medians", ["model", "through", *columns], speed)
+    if page:
+        report_uses(runs)
+        return
     for run in runs:
         if run.model == BARRED:
             tell_bars(run)
@@ -450,9 +456,7 @@ def main() -> None:
     if asked.show:
         for run in runs:
             show(run)
-    report(runs, list(catalogue.titles))
-    if page:
-        report_uses(runs)
+    report(runs, list(catalogue.titles), page=page)
     if (folder := os.environ.get("OUT")) and not asked.again:
         (Path(folder) / "partner.json").write_text(as_json(runs, list(catalogue.titles)), encoding="utf-8")
 
