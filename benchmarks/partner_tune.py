@@ -40,6 +40,9 @@ MODEL, BASE = "qwen2.5-coder-0.5b-instruct", "Qwen/Qwen2.5-Coder-0.5B-Instruct"
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 RANK, ALPHA = 32, 64
 RATE, EPOCHS, BATCH_TOKENS, WARM_UP_STEPS = 4e-4, 3, 16_384, 20
+TRIAL_TOKENS, TRIAL_HELD = 1024, 4
+"""The batches and the held-out samples of a run with --steps, small enough for a CPU."""
+
 LONGEST_TOKENS = 1400
 BENCHMARK_FILES = ("partner_exchanges.toml", "partner_page.toml")
 CLOSE = 0.6
@@ -180,7 +183,8 @@ def samples(tokenizer: Tokenizer) -> list[Sample]:
     found = [made for dialogue in dialogues for made in dialogue_samples(dialogue, tokenizer, chance)]
     chance.shuffle(found)
     learnt = sum(sum(one.learnt) for one in found)
-    print(f"  {len(dialogues)} of {len(lines)} dialogues, {len(found)} samples, {learnt} tokens to learn")
+    tokens = sum(len(one.tokens) for one in found)
+    print(f"  {len(dialogues)} of {len(lines)} dialogues, {len(found)} samples, {tokens} tokens, {learnt} to learn")
     return found
 
 
@@ -206,9 +210,10 @@ def load(device: torch.device) -> Any:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     weights = open_weights(store.resolve(MODEL))
+    number = torch.bfloat16 if device.type == "cuda" else torch.float32  # many CPUs have no fast bfloat16
     settings = {key: value for key, value in weights.config.items() if key not in ("architectures", "model_type")}
-    model = Qwen2ForCausalLM(Qwen2Config(**settings | {"tie_word_embeddings": True})).to(torch.bfloat16)
-    named = {name: weights.tensor(name).to(torch.bfloat16) for name in weights.names() if name != "lm_head.weight"}
+    model = Qwen2ForCausalLM(Qwen2Config(**settings | {"tie_word_embeddings": True})).to(number)
+    named = {name: weights.tensor(name).to(number) for name in weights.names() if name != "lm_head.weight"}
     model.load_state_dict(named, strict=False)
     model.tie_weights()
     return model.requires_grad_(False).to(device)
@@ -225,14 +230,14 @@ def adapt(model: Any) -> dict[str, LowRank]:
     return found
 
 
-def batches(rows: Sequence[Sample], chance: random.Random) -> list[list[Sample]]:
-    """Return the samples in batches of similar lengths and about equal numbers of tokens."""
+def batches(rows: Sequence[Sample], chance: random.Random, most_tokens: int) -> list[list[Sample]]:
+    """Return the samples in batches of similar lengths and at most so many tokens, or of one sample."""
     made: list[list[Sample]] = []
     order = chance.sample(list(rows), len(rows))
     for start in range(0, len(order), 512):
         batch: list[Sample] = []
         for row in sorted(order[start : start + 512], key=lambda one: len(one.tokens)):
-            if batch and (len(batch) + 1) * len(row.tokens) > BATCH_TOKENS:
+            if batch and (len(batch) + 1) * len(row.tokens) > most_tokens:
                 made.append(batch)
                 batch = []
             batch.append(row)
@@ -259,7 +264,7 @@ def loss(model: Any, batch: Sequence[Sample], device: torch.device) -> tuple[Ten
 def judge(model: Any, held: Sequence[Sample], device: torch.device) -> float:
     """Return the mean cross-entropy of dialogues held out from training."""
     with torch.no_grad():
-        found = [loss(model, batch, device) for batch in batches(held, random.Random(0))]
+        found = [loss(model, batch, device) for batch in batches(held, random.Random(0), TRIAL_TOKENS)]
     return sum(float(one) for one, _ in found) / sum(count for _, count in found)
 
 
@@ -267,7 +272,8 @@ def train(model: Any, products: dict[str, LowRank], rows: Sequence[Sample], devi
     """Train the products; stop after `steps`, unless that is 0."""
     learnt = [number for product in products.values() for number in (product.a, product.b)]
     optimiser, chance = torch.optim.AdamW(learnt, lr=RATE, betas=(0.9, 0.98), weight_decay=0.01), random.Random(1)
-    plan = [batch for _ in range(EPOCHS) for batch in batches(rows, chance)][: steps or None]
+    most_tokens = TRIAL_TOKENS if steps else BATCH_TOKENS
+    plan = [batch for _ in range(EPOCHS) for batch in batches(rows, chance, most_tokens)][: steps or None]
     begin = time.perf_counter()
     for step, batch in enumerate(plan):
         fade = max(0.05, 0.5 * (1 + math.cos(math.pi * step / len(plan))))
@@ -314,7 +320,7 @@ def main() -> None:
     rows = samples(Tokenizer.open(store.resolve(MODEL)))
     held, rows = rows[: len(rows) // 25], rows[len(rows) // 25 :]
     if asked.steps:
-        held = held[:16]
+        held = held[:TRIAL_HELD]
     model = load(device)
     before = judge(model, held, device)
     products = adapt(model)

@@ -16,6 +16,8 @@ from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.text.tools import Call, CallReader
 from voxlane.engine.weights import store
 from voxlane.engine.weights.files import open_weights
+from voxlane.server.conversation.history import as_messages
+from voxlane.server.conversation.values import Item
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks" / "partner_dialogues"))
@@ -65,6 +67,16 @@ def test_calls_are_learnt_one_at_a_time_as_the_engine_reads_them() -> None:
     second = tokenizer().decode(calls[1].tokens)
     assert second.index("16:25") < second.index('{"name": "roll_dice", "arguments": {"dice": 2}}')
     assert "[5,2]" not in second
+
+
+def test_what_is_before_a_call_is_what_the_server_sends() -> None:
+    said = partner_tune.messages(BOTH, "")
+    asked = Item("1", "user", BOTH["turns"][0][1])
+    first = [Item("2", "call", "{}", "get_time", "c0"), Item("3", "result", "16:25", call_id="c0")]
+    second = [Item("4", "call", '{"dice": 2}', "roll_dice", "c1"), Item("5", "result", "[5,2]", call_id="c1")]
+    before = [tuple(call[:-1]) for call in partner_tune.calls_written(said)]
+    assert before == [as_messages([asked]), as_messages([asked, *first])]
+    assert tuple(said[:-1]) == as_messages([asked, *first, *second])
 
 
 @pytest.mark.weights
