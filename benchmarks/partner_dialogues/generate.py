@@ -102,25 +102,23 @@ class Writer:
         return {"name": name, "description": self._chance.choice(tool["descriptions"]), "parameters": parameters}
 
     def _dice_tool(self, name: str) -> dict[str, Any]:
-        described = ["Roll dice and tell what they show.", "Roll one or more dice.", "Throw dice."]
         dice = {
             "type": "integer",
             "description": self._chance.choice(["how many dice; 1 if not said", "how many, else 1"]),
         }
         sides = {"type": "integer", "description": self._chance.choice(["sides of each; 6 if not said", "else 6"])}
         parameters = {"type": "object", "properties": {"dice": dice, "sides": sides}}
-        return {"name": name, "description": self._chance.choice(described), "parameters": parameters}
+        return {"name": name, "description": self._chance.choice(self._rolls["descriptions"]), "parameters": parameters}
 
     def _timer_tool(self, name: str) -> dict[str, Any]:
-        described = [
-            "Set a timer that rings after some seconds.",
-            "Start a countdown in seconds.",
-            "Ring after a time.",
-        ]
         waiting = ["how long to wait; a minute has 60", "seconds until it rings", "duration in seconds"]
         seconds = {"type": "number", "description": self._chance.choice(waiting)}
         parameters = {"type": "object", "properties": {"seconds": seconds}, "required": ["seconds"]}
-        return {"name": name, "description": self._chance.choice(described), "parameters": parameters}
+        return {
+            "name": name,
+            "description": self._chance.choice(self._timers["descriptions"]),
+            "parameters": parameters,
+        }
 
     def offer(self, *names: str) -> list[dict[str, Any]]:
         """Return these tools among others, in random order."""

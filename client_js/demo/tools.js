@@ -20,12 +20,13 @@ const MOST_SIDES = 1000;
 export function demoTools({ now, random, setTimer, rang }) {
   return {
     get_time: {
-      description: "Tell the current time and date.",
+      description:
+        "Get the current time and date. Call this whenever the person asks what time it is or how late it is.",
       parameters: { type: "object", properties: {} },
       run: () => clockOf(now()),
     },
     set_timer: {
-      description: "Set a timer that rings after some seconds.",
+      description: "Start a timer. Call this to ring, remind or wake the person after some seconds.",
       parameters: {
         type: "object",
         properties: { seconds: { type: "number", description: "how long to wait; a minute has 60" } },
@@ -38,7 +39,7 @@ export function demoTools({ now, random, setTimer, rang }) {
       },
     },
     roll_dice: {
-      description: "Roll dice and tell what they show.",
+      description: "Roll dice. Call this whenever the person wants dice to be rolled or thrown.",
       parameters: {
         type: "object",
         properties: {
