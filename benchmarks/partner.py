@@ -4,6 +4,7 @@
     python benchmarks/partner.py --model smollm2-135m-instruct ./my-model.gguf --show
     python benchmarks/partner.py --through speech                 # every third exchange, spoken in real time
     python benchmarks/partner.py --only memory1 memory5 --seed 1 2 3
+    python benchmarks/partner.py --page --seed 1 2 3              # the demo page's tools instead (partner_page.toml)
 
 It measures the product: a real `voxlane serve`, the native WebSocket, the server's own instructions, sampling and
 history. Only the seed is set, so that a run can be repeated. An exchange is one conversation of one to six turns. Rules
@@ -18,8 +19,11 @@ An exchange is worth one percent. Of a hundred, chance alone moves a score by fo
 decimals. Several seeds reduce the effect of sampling. Bars, for the default model alone: 65 % of all, 85 % of the two
 kinds of memory together. Writes partner.json to the folder that $OUT names, if it is set.
 
+With --page the tools are those of client_js/demo/tools.js (it needs Node). A further table then says how many turns
+that need a tool called it with the right arguments, how many of those told its result, and how many others called none.
+
 Time: on two cores 3 minutes for the 135M model, 10 for one of 0.5B, 25 for one of 1.5B; spoken, 8 minutes for a third
-with the default model.
+with the default model. With --page 14 minutes for one of 0.5B, beside other work on the same cores.
 """
 
 from __future__ import annotations
@@ -29,12 +33,14 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,12 +48,14 @@ from typing import Any
 from support.command_line import command_line
 from support.common import machine, table
 from support.conversation import ServerEnded, server_process, spoken
-from support.partner.exchanges import Catalogue, Exchange, load_file
-from support.partner.rules import Called, Reply, count_words, normalise
+from support.partner.exchanges import Catalogue, Exchange, OfferedTool, load, load_file
+from support.partner.rules import Called, Reply, Rules, count_words, normalise
 from support.partner.talk import Answered, spoken_aloud, typed
 
 from voxlane.engine.weights import store
 
+FOLDER = Path(__file__).parent
+PAGE_FILE, PAGE_TOOLS = FOLDER / "partner_page.toml", FOLDER / "partner_page_tools.mjs"
 BARRED = "qwen2.5-coder-0.5b-instruct"
 OVERALL_BAR, MEMORY_BAR = 65.0, 85.0
 MEMORY = ("memory1", "memory5")
@@ -114,6 +122,83 @@ def judge(exchange: Exchange, seed: int, turns: Sequence[Answered]) -> Judged:
     """Judge an exchange by its rules."""
     faults = [turn.fault for turn in turns if turn.fault]
     return Judged(exchange, seed, tuple(turns), (*faults, *exchange.broken_by([turn.reply for turn in turns])))
+
+
+# ---- the demo page's tools
+
+
+def load_page() -> Catalogue:
+    """Return the exchanges of --page, each with the page's tools and the results of the calls that it expects."""
+    catalogue = load(PAGE_FILE.read_text(encoding="utf-8"))
+    expected = [list(expected_calls(exchange)) for exchange in catalogue.exchanges]
+    declared, outputs = page_tools([call for calls in expected for call in calls])
+    given = iter(outputs)
+    exchanges = []
+    for exchange, calls in zip(catalogue.exchanges, expected, strict=True):
+        results = {name: next(given) for name, _ in calls}
+        offered = tuple(OfferedTool(**tool, result=results.get(tool["name"], "done")) for tool in declared)
+        exchanges.append(replace(exchange, tools=offered))
+    return Catalogue(catalogue.titles, tuple(exchanges))
+
+
+def expected_calls(exchange: Exchange) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield the calls that an exchange expects, one for each tool; an argument that may be missing is missing."""
+    patterns = {rules.call["name"]: rules.call.get("arguments", {}) for rules in exchange.rules.values() if rules.call}
+    for name, arguments in patterns.items():
+        yield name, {key: int(found[1]) for key, value in arguments.items() if (found := re.match(r"\^(\d+)\$", value))}
+
+
+def page_tools(calls: Sequence[tuple[str, Mapping[str, int]]]) -> tuple[list[dict[str, str]], list[str]]:
+    """Return the page's tools as it declares them, and the page's outputs of calls."""
+    # `make` installs Node beside Python where there is none.
+    node = shutil.which("node", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    if node is None:
+        sys.exit("--page runs the tools of the demo page: it needs Node")
+    found = subprocess.run([node, str(PAGE_TOOLS)], input=json.dumps(calls), capture_output=True, text=True, check=True)
+    told = json.loads(found.stdout)
+    return told["tools"], told["outputs"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUses:
+    """How many turns need a tool, how many of them called it rightly and told its result, and how many need none."""
+
+    needed: int
+    called: int  # of those needed
+    told: int  # of those called
+    unneeded: int
+    left_alone: int  # of those unneeded
+
+    def row(self) -> list[str]:
+        """Return the cells of a table."""
+        return [
+            f"{self.called} of {self.needed}",
+            f"{self.told} of {self.called}",
+            f"{self.left_alone} of {self.unneeded}",
+        ]
+
+
+def tool_uses(judged: Iterable[Judged]) -> ToolUses:
+    """Count the calls of all turns that have a rule about calls."""
+    needed, called, told, unneeded, left_alone = 0, 0, 0, 0, 0
+    for one in judged:
+        for place, rules in one.exchange.rules.items():
+            if not rules.call and not rules.no_call:
+                continue
+            reply = one.turns[place - 1].reply if place <= len(one.turns) else Reply("")
+            right = not Rules(call=rules.call, no_call=rules.no_call).broken_by(replace(reply, text="x"))
+            if rules.call:
+                words = bool(reply.text.strip()) and not replace(rules, call={}).broken_by(reply)
+                needed, called, told = needed + 1, called + right, told + (right and words)
+            else:
+                unneeded, left_alone = unneeded + 1, left_alone + right
+    return ToolUses(needed, called, told, unneeded, left_alone)
+
+
+def report_uses(runs: Sequence[Run]) -> None:
+    """Print how each model used the tools."""
+    header = ["model", "through", "called rightly", "told the result", "called none where none is needed"]
+    table("turns and tools", header, [[run.model, run.through, *tool_uses(run.judged).row()] for run in runs])
 
 
 # ---- holding exchanges
@@ -196,7 +281,7 @@ def run_model(model: str, exchanges: Sequence[Exchange], asked: argparse.Namespa
     ways = {"text": run_typed, "speech": run_spoken}
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         try:
-            with server_process("--model", model, log=log) as (url, _):
+            with server_process("--model", model, "--adapter", asked.adapter, log=log) as (url, _):
                 return [way(url, name, exchanges, asked) for key, way in ways.items() if asked.through in (key, "both")]
         except ServerEnded:
             log.seek(0)
@@ -213,8 +298,8 @@ def cell(value: float | None, digits: int = 0) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def report(runs: Sequence[Run], categories: Sequence[str]) -> None:
-    """Print how well and how fast the models answered, and whether the bars are met."""
+def report(runs: Sequence[Run], categories: Sequence[str], *, page: bool = False) -> None:
+    """Print how well and how fast the models answered, and if the bars are met or how the page's tools were used."""
     shown = [name for name in categories if any(run.percent([name]) is not None for run in runs)]
     rows = [
         [run.model, run.through, str(len(run.judged)), cell(run.percent()), cell(run.percent(MEMORY))]
@@ -234,6 +319,9 @@ def report(runs: Sequence[Run], categories: Sequence[str]) -> None:
         speed.append([run.model, run.through, cell(run.tokens_per_s, 1), *times, cell(run.reply_words()), missed])
     columns = ["tokens/s", "first token, ms", "voice to voice, ms", "words a reply", "failed and misheard"]
     table("and how fast; medians", ["model", "through", *columns], speed)
+    if page:
+        report_uses(runs)
+        return
     for run in runs:
         if run.model == BARRED:
             tell_bars(run)
@@ -327,7 +415,11 @@ def parse(catalogue: Catalogue, arguments: Sequence[str] | None = None) -> argpa
     parser = command_line(__doc__)
     kinds = "\n".join(f"  {name:14}{title}" for name, title in catalogue.titles.items())
     parser.epilog = f"categories:\n{kinds}"
+    parser.add_argument("--page", action="store_true", help="hold the exchanges with the demo page's tools instead")
     parser.add_argument("--model", nargs="+", help="names of the catalog, or paths (all installed chat models)")
+    parser.add_argument(
+        "--adapter", default="auto", help="as for `voxlane serve`; '' leaves the adapter out (%(default)s)"
+    )
     parser.add_argument("--through", choices=("text", "speech", "both"), default="text", help="(%(default)s)")
     parser.add_argument("--only", nargs="+", metavar="CATEGORY", choices=list(catalogue.titles), help="listed below")
     parser.add_argument("--seed", nargs="+", type=int, default=[1], help="hold every exchange once with each (1)")
@@ -351,7 +443,8 @@ def parse(catalogue: Catalogue, arguments: Sequence[str] | None = None) -> argpa
 
 def main() -> None:
     """Hold the exchanges and print the tables."""
-    catalogue = load_file()
+    page = "--page" in sys.argv[1:]  # it decides which categories there are
+    catalogue = load_page() if page else load_file()
     asked = parse(catalogue)
     exchanges = [one for one in catalogue.exchanges if not asked.only or one.category in asked.only]
     if asked.again:
@@ -363,7 +456,7 @@ def main() -> None:
     if asked.show:
         for run in runs:
             show(run)
-    report(runs, list(catalogue.titles))
+    report(runs, list(catalogue.titles), page=page)
     if (folder := os.environ.get("OUT")) and not asked.again:
         (Path(folder) / "partner.json").write_text(as_json(runs, list(catalogue.titles)), encoding="utf-8")
 

@@ -1,8 +1,9 @@
 """Train the adapter that comes with voxlane for the 0.5B model, on the dialogues in partner_dialogues/.
 
-It trains LoRA on the attention matrices, with a loss on the replies alone. Dialogues with a turn that is close to a
-turn of the partner benchmark are left out, so that the benchmark measures nothing that was trained on. The adapter is
-written in PEFT's layout, as in engine/weights/adapters/. It needs transformers (extra `test`) and, to be quick, a GPU.
+It trains LoRA on the attention matrices, with a loss on the replies and calls alone. Dialogues with a turn that is
+close to a turn of the partner benchmark, with or without --page, are left out, so that the benchmark measures nothing
+that was trained on. The adapter is written in PEFT's layout, as in engine/weights/adapters/. It needs transformers
+(extra `test`) and, to be quick, a GPU.
 
 Time: a minute on one H200; with --steps 2 on a CPU some minutes, to try it.
 """
@@ -23,6 +24,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from msgspec import structs
 from safetensors.torch import save_file
 from support.command_line import command_line
 from torch import Tensor, nn
@@ -38,7 +40,11 @@ MODEL, BASE = "qwen2.5-coder-0.5b-instruct", "Qwen/Qwen2.5-Coder-0.5B-Instruct"
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 RANK, ALPHA = 32, 64
 RATE, EPOCHS, BATCH_TOKENS, WARM_UP_STEPS = 4e-4, 3, 16_384, 20
+TRIAL_TOKENS, TRIAL_HELD = 1024, 4
+"""The batches and the held-out samples of a run with --steps, small enough for a CPU."""
+
 LONGEST_TOKENS = 1400
+BENCHMARK_FILES = ("partner_exchanges.toml", "partner_page.toml")
 CLOSE = 0.6
 """Two turns with at least this share of words in common (over words in either) are too close."""
 
@@ -68,7 +74,7 @@ def words(text: str) -> frozenset[str]:
 
 
 def benchmark_turns() -> list[frozenset[str]]:
-    """Return the words of every turn of the partner benchmark."""
+    """Return the words of every turn of the partner benchmark, and of its exchanges with the demo page's tools."""
 
     def texts(value: object) -> Iterator[str]:
         if isinstance(value, str):
@@ -77,7 +83,7 @@ def benchmark_turns() -> list[frozenset[str]]:
             for part in value.values() if isinstance(value, dict) else value:
                 yield from texts(part)
 
-    exchanges = tomllib.loads((FOLDER / "partner_exchanges.toml").read_text("utf-8"))
+    exchanges = [tomllib.loads((FOLDER / name).read_text("utf-8")) for name in BENCHMARK_FILES]
     return [found for text in texts(exchanges) if len(found := words(text)) > 2]
 
 
@@ -116,17 +122,37 @@ def messages(dialogue: Dialogue, system: str) -> list[ChatMessage]:
     return made
 
 
-def sample(dialogue: Dialogue, tokenizer: Tokenizer, chance: random.Random) -> Sample | None:
-    """Return a dialogue as tokens; None if it is too long or its replies cannot be located."""
-    said = messages(dialogue, instructions(chance, dialogue))
-    tools = tuple(
-        Tool(tool["name"], tool.get("description", ""), json.dumps(tool["parameters"]))
-        for tool in dialogue.get("tools", [])
-    )
+def written(call: ToolUse) -> str:
+    """Return a call as the model learns to write it: JSON without tags.
+
+    The embedding of <tool_call> was never trained: in Qwen2.5-Coder-0.5B its row equals those of two thousand other
+    tokens, so the model cannot choose it, whatever it learns. JSON alone is what the model writes by itself, and
+    CallReader in engine/text/tools.py reads it.
+    """
+    return json.dumps({"name": call.name, "arguments": json.loads(call.arguments)}, ensure_ascii=False)
+
+
+def calls_written(said: Sequence[ChatMessage]) -> Iterator[list[ChatMessage]]:
+    """Yield, for every call of a conversation, what was before it and then the call as the model has to write it.
+
+    The model writes one call at a time and sees its result before the next one.
+    """
+    for place, message in enumerate(said):
+        for number, call in enumerate(message.tool_calls):
+            made = structs.replace(message, tool_calls=message.tool_calls[:number])
+            before = [made, *said[place + 1 : place + 1 + number]] if number else []
+            yield [*said[:place], *before, ChatMessage("assistant", written(call))]
+
+
+def sample(said: Sequence[ChatMessage], learnt_from: int, tools: Sequence[Tool], tokenizer: Tokenizer) -> Sample | None:
+    """Return a conversation as tokens, with the replies from a message on to learn; calls among them are not learnt.
+
+    None if it is too long or its replies cannot be located.
+    """
     tokens = tokenizer.encode_chat(said, tools=tools, add_generation_prompt=False)
     learnt = [False] * len(tokens)
     for place, message in enumerate(said):
-        if message.role != "assistant":
+        if message.role != "assistant" or message.tool_calls or place < learnt_from:
             continue
         begin = tokenizer.encode_chat(said[:place], tools=tools)
         end = tokenizer.encode_chat(said[: place + 1], tools=tools, add_generation_prompt=False)
@@ -137,14 +163,28 @@ def sample(dialogue: Dialogue, tokenizer: Tokenizer, chance: random.Random) -> S
     return Sample(tokens, learnt) if len(tokens) <= LONGEST_TOKENS else None
 
 
+def dialogue_samples(dialogue: Dialogue, tokenizer: Tokenizer, chance: random.Random) -> list[Sample]:
+    """Return a dialogue as one sample for all its replies, and one for each of its calls."""
+    said = messages(dialogue, instructions(chance, dialogue))
+    tools = tuple(
+        Tool(tool["name"], tool.get("description", ""), json.dumps(tool["parameters"]))
+        for tool in dialogue.get("tools", [])
+    )
+    made = [sample(said, 0, tools, tokenizer)]
+    made += [sample(call, len(call) - 1, tools, tokenizer) for call in calls_written(said)]
+    return [one for one in made if one is not None]
+
+
 def samples(tokenizer: Tokenizer) -> list[Sample]:
     """Return all dialogues for training, in random order."""
     chance, turns = random.Random(7), benchmark_turns()
     lines = [line for path in sorted(FOLDER.glob("partner_dialogues/*.jsonl")) for line in path.open("rb")]
     dialogues = [dialogue for line in lines if not is_close(dialogue := json.loads(line), turns)]
-    found = [made for dialogue in dialogues if (made := sample(dialogue, tokenizer, chance)) is not None]
+    found = [made for dialogue in dialogues for made in dialogue_samples(dialogue, tokenizer, chance)]
     chance.shuffle(found)
-    print(f"  {len(found)} of {len(lines)} dialogues, {sum(sum(one.learnt) for one in found)} tokens to learn")
+    learnt = sum(sum(one.learnt) for one in found)
+    tokens = sum(len(one.tokens) for one in found)
+    print(f"  {len(dialogues)} of {len(lines)} dialogues, {len(found)} samples, {tokens} tokens, {learnt} to learn")
     return found
 
 
@@ -170,9 +210,10 @@ def load(device: torch.device) -> Any:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     weights = open_weights(store.resolve(MODEL))
+    number = torch.bfloat16 if device.type == "cuda" else torch.float32  # many CPUs have no fast bfloat16
     settings = {key: value for key, value in weights.config.items() if key not in ("architectures", "model_type")}
-    model = Qwen2ForCausalLM(Qwen2Config(**settings | {"tie_word_embeddings": True})).to(torch.bfloat16)
-    named = {name: weights.tensor(name).to(torch.bfloat16) for name in weights.names() if name != "lm_head.weight"}
+    model = Qwen2ForCausalLM(Qwen2Config(**settings | {"tie_word_embeddings": True})).to(number)
+    named = {name: weights.tensor(name).to(number) for name in weights.names() if name != "lm_head.weight"}
     model.load_state_dict(named, strict=False)
     model.tie_weights()
     return model.requires_grad_(False).to(device)
@@ -189,14 +230,14 @@ def adapt(model: Any) -> dict[str, LowRank]:
     return found
 
 
-def batches(rows: Sequence[Sample], chance: random.Random) -> list[list[Sample]]:
-    """Return the samples in batches of similar lengths and about equal numbers of tokens."""
+def batches(rows: Sequence[Sample], chance: random.Random, most_tokens: int) -> list[list[Sample]]:
+    """Return the samples in batches of similar lengths and at most so many tokens, or of one sample."""
     made: list[list[Sample]] = []
     order = chance.sample(list(rows), len(rows))
     for start in range(0, len(order), 512):
         batch: list[Sample] = []
         for row in sorted(order[start : start + 512], key=lambda one: len(one.tokens)):
-            if batch and (len(batch) + 1) * len(row.tokens) > BATCH_TOKENS:
+            if batch and (len(batch) + 1) * len(row.tokens) > most_tokens:
                 made.append(batch)
                 batch = []
             batch.append(row)
@@ -223,7 +264,7 @@ def loss(model: Any, batch: Sequence[Sample], device: torch.device) -> tuple[Ten
 def judge(model: Any, held: Sequence[Sample], device: torch.device) -> float:
     """Return the mean cross-entropy of dialogues held out from training."""
     with torch.no_grad():
-        found = [loss(model, batch, device) for batch in batches(held, random.Random(0))]
+        found = [loss(model, batch, device) for batch in batches(held, random.Random(0), TRIAL_TOKENS)]
     return sum(float(one) for one, _ in found) / sum(count for _, count in found)
 
 
@@ -231,7 +272,8 @@ def train(model: Any, products: dict[str, LowRank], rows: Sequence[Sample], devi
     """Train the products; stop after `steps`, unless that is 0."""
     learnt = [number for product in products.values() for number in (product.a, product.b)]
     optimiser, chance = torch.optim.AdamW(learnt, lr=RATE, betas=(0.9, 0.98), weight_decay=0.01), random.Random(1)
-    plan = [batch for _ in range(EPOCHS) for batch in batches(rows, chance)][: steps or None]
+    most_tokens = TRIAL_TOKENS if steps else BATCH_TOKENS
+    plan = [batch for _ in range(EPOCHS) for batch in batches(rows, chance, most_tokens)][: steps or None]
     begin = time.perf_counter()
     for step, batch in enumerate(plan):
         fade = max(0.05, 0.5 * (1 + math.cos(math.pi * step / len(plan))))
@@ -278,7 +320,7 @@ def main() -> None:
     rows = samples(Tokenizer.open(store.resolve(MODEL)))
     held, rows = rows[: len(rows) // 25], rows[len(rows) // 25 :]
     if asked.steps:
-        held = held[:16]
+        held = held[:TRIAL_HELD]
     model = load(device)
     before = judge(model, held, device)
     products = adapt(model)

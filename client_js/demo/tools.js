@@ -20,12 +20,13 @@ const MOST_SIDES = 1000;
 export function demoTools({ now, random, setTimer, rang }) {
   return {
     get_time: {
-      description: "Tell the current time and date.",
+      description:
+        "Get the current time and date. Call this whenever the person asks what time it is or how late it is.",
       parameters: { type: "object", properties: {} },
       run: () => clockOf(now()),
     },
     set_timer: {
-      description: "Set a timer that rings after some seconds.",
+      description: "Start a timer. Call this to ring, remind or wake the person after some seconds.",
       parameters: {
         type: "object",
         properties: { seconds: { type: "number", description: "how long to wait; a minute has 60" } },
@@ -38,7 +39,7 @@ export function demoTools({ now, random, setTimer, rang }) {
       },
     },
     roll_dice: {
-      description: "Roll dice and tell what they show.",
+      description: "Roll dice. Call this whenever the person wants dice to be rolled or thrown.",
       parameters: {
         type: "object",
         properties: {
@@ -77,8 +78,8 @@ function within(value, least, most, name) {
 /** Return a duration in words. @param {number} seconds */
 export function lasting(seconds) {
   const whole = Math.round(seconds);
-  const [minutes, rest] = [Math.floor(whole / 60), whole % 60];
-  const parts = [counted(minutes, "minute"), counted(rest, "second")].filter(Boolean);
+  const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
+  const parts = [counted(hours, "hour"), counted(minutes, "minute"), counted(whole % 60, "second")].filter(Boolean);
   return parts.join(" and ") || "0 seconds";
 }
 

@@ -40,6 +40,8 @@ test("a clock, a timer that rings, and dice", () => {
   assert.deepEqual(roll_dice.run({ dice: 2, sides: 20 }), { rolled: [11, 11], sum: 22 });
   assert.equal(lasting(120), "2 minutes");
   assert.equal(lasting(119.7), "2 minutes");
+  assert.equal(lasting(7200), "2 hours");
+  assert.equal(lasting(5401), "1 hour and 30 minutes and 1 second");
 });
 
 test("what a model makes up is refused in words that it can use", () => {
