@@ -229,9 +229,12 @@ class TalkLoop:
             elif commands := self._receive():
                 self._take(core.handle(commands))
             else:
-                self._take(core.idle())
+                self._take(core.idle(self._waiting))
                 time.sleep(max(0.0, min(POLL_S, self._due[0][0] - now)) if self._due else POLL_S)
             self._take(core.stats_due())
+
+    def _waiting(self) -> bool:
+        return bool(self._due) and self._due[0][0] <= time.monotonic()
 
     def _receive(self) -> Sequence[ToEngine]:
         now, commands = time.monotonic(), list[ToEngine]()

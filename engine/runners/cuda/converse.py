@@ -82,12 +82,12 @@ class CudaConverse(CudaCodecRunner, ConverseRunner):
         streams = [stream_of(row) for row in rows]
         ready = {index: self._meet(stream) for index, stream in enumerate(streams) if stream.slot >= 0}
         clips = unencoded([(dialogue_of(row), row.start, row.start + row.count) for row in rows])
-        if early := bool(clips) or any(streams[index].stale for index in ready):
+        self.model.encode(clips)  # before the watch begins: what a step costs does not depend on the clips in it
+        if behind := any(streams[index].stale for index in ready):
             watch.start()
         self._catch_up_known((streams[index], known) for index, known in ready.items())
-        self.model.encode(clips)
         size = self._fill(rows)
-        if not early:
+        if not behind:
             watch.start()  # the device has been idle while the packet was written
         self._graphs.launch(size)
         written = [index for index, row in enumerate(rows) if dialogue_of(row).token_due(row.start + row.count)]
