@@ -62,6 +62,7 @@ BIG = ("lfm2-1.2b", "lfm2-8b-a1b")
 COMPILE_SECONDS = 75.0  # a kernel not compiled by then is compiled at its first use
 BAR_S, BAR_TALKERS = 0.060, 64
 JOIN_S, SETTLE_S = 5.0, 3.0
+LATEST_S = 0.3  # turns that end later than this before the end of a level are not counted
 TRUE = Dimensions(rows=128, context_tokens=8192, cache_tokens=128 * 3072, step_tokens=1024)
 SMALL = Dimensions(rows=4, context_tokens=256, cache_tokens=2048, step_tokens=64, block_tokens=16, step_budget_s=0.06)
 
@@ -175,7 +176,10 @@ def level(session: Measurement, loop: TalkLoop, count: int) -> None:
     loop.live(session.seconds)
     end = time.monotonic()
     diaries = [talker.diary for talker in loop.talkers]
-    first = [waited for diary in diaries for at, waited in diary.first_packets if begin <= at < end]
+    turns = [turn for diary in diaries for turn in diary.first_packets]
+    # A turn that still waits has waited at least this long.
+    turns += [(at, end - at) for talker in loop.talkers if (at := talker.unanswered_s) is not None]
+    first = [waited for at, waited in turns if begin <= at < end - LATEST_S]
     cuts = [waited for diary in diaries for at, waited in diary.interrupts if begin <= at < end - 0.2]
     dry = [silence for diary in diaries for at, silence in diary.underruns if begin <= at < end]
     held = sum(not any(begin <= at < end for at, _ in diary.underruns) for diary in diaries)

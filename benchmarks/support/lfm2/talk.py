@@ -98,6 +98,11 @@ class Talker:
     def _id(self) -> str:
         return f"{self._name}/{self._turn}"
 
+    @property
+    def unanswered_s(self) -> float | None:
+        """When the turn ended whose answer has not begun to sound, if there is one."""
+        return self._heard.ended_s if self._heard is not None and not self._heard.first_s else None
+
     def act(self, now: float) -> list[ToEngine]:
         """Do what is due; set when to be asked again."""
         commands: list[ToEngine] = []
