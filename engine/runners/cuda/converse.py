@@ -22,8 +22,8 @@ from voxlane.engine.models.lfm2_audio.model import Lfm2Audio
 from voxlane.engine.models.streaming_codec import StreamingCodec
 from voxlane.engine.runners.codec_streams import LEADS
 from voxlane.engine.runners.converse import ConverseRunner, dialogue_of, stream_of, unencoded
-from voxlane.engine.runners.cuda.clip_graphs import ClipGraphs
 from voxlane.engine.runners.cuda.codec_streams import CodecStep, CudaCodecRunner, KnownStream, Progress
+from voxlane.engine.runners.cuda.conformer_graphs import ConformerGraphs
 from voxlane.engine.runners.cuda.converse_graphs import DialogueGraphs, SoundGraphs, TextGraphs
 from voxlane.engine.runners.cuda.device import Stopwatch
 from voxlane.engine.runners.cuda.frame_rings import FrameRings
@@ -67,7 +67,7 @@ class CudaConverse(CudaCodecRunner, ConverseRunner):
             max_tokens=max_tokens,
             context_tokens=min(model.context_tokens, cache.num_blocks * cache.block_tokens),
         )
-        self._encoder = ClipGraphs(model.encoder, device)
+        self._encoder = ConformerGraphs(model.encoder, device)
         hidden = self._graphs.hidden
         self._text = TextGraphs(model, hidden, device, max_rows=max_rows)
         self._speech = SoundGraphs(model, hidden, self._rings, self._scratch, device, max_rows=max_rows)

@@ -30,8 +30,8 @@ from voxlane.engine.models.lfm2_audio.model import Lfm2Audio
 from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.runners.codec_streams import CodecRunner
 from voxlane.engine.runners.converse import ConverseRunner, DialogueStream
-from voxlane.engine.runners.cuda import clip_graphs
-from voxlane.engine.runners.cuda.clip_graphs import ClipGraphs
+from voxlane.engine.runners.cuda import conformer_graphs
+from voxlane.engine.runners.cuda.conformer_graphs import ConformerGraphs
 from voxlane.engine.runners.cuda.converse import CudaConverse
 from voxlane.engine.schedule.request import Request
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
@@ -202,8 +202,8 @@ def _fail(pieces: object) -> list[list[torch.Tensor]]:
 def test_a_clip_longer_than_any_graph_is_encoded_all_the_same(
     model: Lfm2Audio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clip_graphs, "STATES", (4, 8))
-    graphs = ClipGraphs(model.encoder, torch.device("cpu"))
+    monkeypatch.setattr(conformer_graphs, "STATES", (4, 8))
+    graphs = ConformerGraphs(model.encoder, torch.device("cpu"))
     for seconds in (0.1, 0.5, 0.64, 2.0):
         own, other = (model.clip(sound(seconds, 7)) for _ in range(2))
         with torch.inference_mode():

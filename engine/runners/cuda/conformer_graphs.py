@@ -21,7 +21,7 @@ STATES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Rows of a clip: 12.5 are a second."""
 
 
-class ClipGraphs:
+class ConformerGraphs:
     """The encoder over one clip after the other."""
 
     def __init__(self, encoder: Conformer, device: torch.device) -> None:
