@@ -7,7 +7,8 @@
 Weights are random, in the published shapes; times do not depend on them. Kernels are compiled first, in processes of
 their own. Parts, in their order:
 
-    check   the self-check of the kernels, of the experts' products and of a small LFM2-Audio, device against host
+    check   the self-check of the kernels, of the experts' products and of a small LFM2-Audio, device against host; then
+            whole answers of a small engine, its graphs captured, beside the host's, in float32
     talk    LFM2-Audio 1.5B in an engine without a server. People speak 1.5 to 4 s, hear 3 to 6 s of answer as it is
             played, interrupt three of ten answers, and go on, with the conversation so far. For 1, 16, 64 and 128 of
             them: from the last sound of a turn to the first packet of its answer (the text before it included); answers
@@ -36,6 +37,7 @@ from functools import partial
 
 os.environ.setdefault("VOXLANE_NATIVE", "0")  # the CPU's share is a reference here; compiling it would take a minute
 
+import numpy as np
 import torch
 from support import stand_ins
 
@@ -47,21 +49,24 @@ from support.figures import percentile  # noqa: E402
 from support.gpu.clock import time_device  # noqa: E402
 from support.gpu.report import Report  # noqa: E402
 from support.gpu.workers import compiling_only, elsewhere, stop_compiling  # noqa: E402
-from support.lfm2.engine import DialogueEngine, Dimensions, dialogue_engine  # noqa: E402
+from support.lfm2.engine import DialogueEngine, Dimensions, dialogue_engine, same_engines, whole_answers  # noqa: E402
 from support.lfm2.shapes import SHAPES, Peer, random_decoder, weights_read  # noqa: E402
 from support.lfm2.talk import TalkLoop  # noqa: E402
 
 from voxlane.engine.kernels.attention.pages import StatePages  # noqa: E402
 from voxlane.engine.models.decoder_config import DecoderConfig  # noqa: E402
 from voxlane.engine.runners.cuda.codec_graphs import FramePiece  # noqa: E402
+from voxlane.engine.runners.cuda.converse import CudaConverse  # noqa: E402
 from voxlane.engine.runners.cuda.selfcheck import agreements  # noqa: E402
 from voxlane.engine.runners.cuda.trial import Trial  # noqa: E402
 
 ROWS, CONTEXT = (1, 2, 4, 8, 16, 32, 64, 128, 256), 512
 BIG = ("lfm2-1.2b", "lfm2-8b-a1b")
 COMPILE_SECONDS = 75.0  # a kernel not compiled by then is compiled at its first use
+EXACT_PEOPLE, EXACT_TOKENS = 4, 20
 BAR_S, BAR_TALKERS = 0.060, 64
 JOIN_S, SETTLE_S = 5.0, 3.0
+LATEST_S = 0.3  # turns that end later than this before the end of a level are not counted
 TRUE = Dimensions(rows=128, context_tokens=8192, cache_tokens=128 * 3072, step_tokens=1024)
 SMALL = Dimensions(rows=4, context_tokens=256, cache_tokens=2048, step_tokens=64, block_tokens=16, step_budget_s=0.06)
 
@@ -121,6 +126,22 @@ def check(session: Measurement) -> None:
     for found in agreements(trial):
         verdict = "right" if found.good else f"WRONG {found.failure}"
         session.say(f"check {found.name:32} off by {found.error:.1e} of {found.tolerance:.1e}  {verdict}")
+    exact(session)
+
+
+def exact(session: Measurement) -> None:
+    """Compare whole answers of a small engine on the device, its graphs captured, with the host's, in float32."""
+    host, device = same_engines("small" if session.pretended else "check", session.device, SMALL)
+    wanted, made = (whole_answers(engine, EXACT_PEOPLE, EXACT_TOKENS) for engine in (host, device))
+    same = sum(one.pieces == other.pieces and one.end == other.end for one, other in zip(wanted, made, strict=True))
+    frames = sum(len(piece) > 1 for one in wanted for piece in one.pieces)
+    alike = [(one.pcm, other.pcm) for one, other in zip(wanted, made, strict=True) if one.pieces == other.pieces]
+    sounds = [[np.frombuffer(pcm, "<i2").astype(int) for pcm in pair] for pair in alike]
+    off = max((int(np.abs(one - other).max(initial=0)) for one, other in sounds), default=-1)
+    session.found["answers that differ"] = len(wanted) - same
+    session.say(
+        f"check {same} of {len(wanted)} answers with {frames} frames are the host's; samples off by {off} at most"
+    )
 
 
 def talk(session: Measurement) -> None:
@@ -146,6 +167,7 @@ def talk(session: Measurement) -> None:
 def graph_times(session: Measurement, engine: DialogueEngine) -> None:
     """Time the graphs of a step by themselves, for rows without a past."""
     runner, device = engine.runner, session.device
+    assert isinstance(runner, CudaConverse), "graphs are a device's"
     torch.cuda.synchronize(device)
     for rows in (1, 16, 64, 128):
         size = runner._graphs.size(rows, rows, wide=False)
@@ -175,7 +197,10 @@ def level(session: Measurement, loop: TalkLoop, count: int) -> None:
     loop.live(session.seconds)
     end = time.monotonic()
     diaries = [talker.diary for talker in loop.talkers]
-    first = [waited for diary in diaries for at, waited in diary.first_packets if begin <= at < end]
+    turns = [turn for diary in diaries for turn in diary.first_packets]
+    # A turn that still waits has waited at least this long.
+    turns += [(at, end - at) for talker in loop.talkers if (at := talker.unanswered_s) is not None]
+    first = [waited for at, waited in turns if begin <= at < end - LATEST_S]
     cuts = [waited for diary in diaries for at, waited in diary.interrupts if begin <= at < end - 0.2]
     dry = [silence for diary in diaries for at, silence in diary.underruns if begin <= at < end]
     held = sum(not any(begin <= at < end for at, _ in diary.underruns) for diary in diaries)

@@ -259,7 +259,7 @@ class ConverseJob(CodecSpeechJob):
                 self._time(start, self._timed + len(rest.rstrip()))
             words: tuple[SpokenWord, ...] = self._pace.finish(samples)
         else:
-            words = self._pace.told(samples)
+            words = self._pace.told(samples) if len(outcome.samples) else ()  # words leave with sound, not before it
         if len(outcome.samples) or words:
             self._emit(outcome.samples, words, change, now)
         answer = self._dialogue.answer

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from support.lfm2.shapes import AUDIO_SHAPES
 
+from voxlane.engine.api import Append, EndInput, Finished, FromEngine, Pieces, Samples, SamplingParams, Submit
 from voxlane.engine.build.model_part import build_resources
 from voxlane.engine.jobs.converse import ConverseFacts, ConverseJobFactory
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.lfm2_audio.config import END_OF_TURN
+from voxlane.engine.models.lfm2_audio.mimi import MimiCodec
+from voxlane.engine.models.lfm2_audio.model import Lfm2Audio
 from voxlane.engine.models.lfm2_audio.prompt import ConversePrompts
 from voxlane.engine.models.lfm2_audio.random_model import random_lfm2_audio, random_mimi
+from voxlane.engine.models.loading import Mode
+from voxlane.engine.runners.converse import ConverseRunner
 from voxlane.engine.runners.cuda.converse import CudaConverse
 from voxlane.engine.schedule.plan import CONVERSATION, Limits
 from voxlane.engine.schedule.scheduler import Scheduler
@@ -55,43 +61,45 @@ class DialogueEngine:
     """A core, and what a measurement needs to know of it."""
 
     core: Core
-    runner: CudaConverse
+    runner: ConverseRunner
     frame_samples: int
     rate: int
     text_run: int
-    parameters: int
 
 
 def dialogue_engine(
     shape: str, device: torch.device, sizes: Dimensions, codec_type: torch.dtype, say: Callable[[str], None]
 ) -> DialogueEngine:
-    """Return an engine whose graphs are captured."""
+    """Return an engine whose graphs are captured; its weights are drawn on the device."""
     begin = time.monotonic()
     config, mimi = AUDIO_SHAPES[shape]
-    narrow = device.type == "cuda"
-    model = random_lfm2_audio(
-        config,
-        "bfloat16" if narrow else "float32",
-        device,
-        drawn_on=device,
-        context_tokens=sizes.context_tokens,
-    )
+    mode: Mode = "bfloat16" if device.type == "cuda" else "float32"
+    model = random_lfm2_audio(config, mode, device, drawn_on=device, context_tokens=sizes.context_tokens)
     codec = random_mimi(mimi, model.config.groups, codec_type, device, drawn_on=device)
     say(f"{shape}: {model.parameters / 1e9:.2f}e9 weights made in {time.monotonic() - begin:.1f} s")
+    return _assembled(model, codec, device, sizes, say)
+
+
+def same_engines(shape: str, device: torch.device, sizes: Dimensions) -> tuple[DialogueEngine, DialogueEngine]:
+    """Return an engine on the host and one on the device with the same weights, in float32."""
+    config, mimi = AUDIO_SHAPES[shape]
+    found: list[DialogueEngine] = []
+    for place in (torch.device("cpu"), device):
+        model = random_lfm2_audio(config, "float32", place, context_tokens=sizes.context_tokens)
+        codec = random_mimi(mimi, model.config.groups, torch.float32, place)
+        found.append(_assembled(model, codec, None if not found else place, sizes, lambda line: None))
+    return found[0], found[1]
+
+
+def _assembled(
+    model: Lfm2Audio, codec: MimiCodec, device: torch.device | None, sizes: Dimensions, say: Callable[[str], None]
+) -> DialogueEngine:
+    """Return an engine; without a device it runs as on a host."""
+    narrow = model.dtype is torch.bfloat16
     pages = torch.bfloat16 if narrow else torch.float32
-    cache = KVCache(model.spec.pages, sizes.cache_tokens // sizes.block_tokens, sizes.block_tokens, pages, device)
-    runner = CudaConverse(
-        model, codec, cache, device, slots=sizes.rows, max_rows=sizes.rows, max_tokens=sizes.step_tokens
-    )
-    if narrow:
-        begin, told = time.monotonic(), [0]
-
-        def progress(done: float) -> None:
-            if done * 4 >= told[0] + 1:
-                told[0] = int(done * 4)
-                say(f"{shape}: captured {done:.0%} after {time.monotonic() - begin:.0f} s")
-
-        runner.capture(progress)
+    blocks = sizes.cache_tokens // sizes.block_tokens
+    cache = KVCache(model.spec.pages, blocks, sizes.block_tokens, pages, model.device)
+    runner = _runner(model, codec, cache, device, sizes, say)
     resources = build_resources(cache, prefix_cache=True, abilities=CONVERSATION)
     facts = ConverseFacts(
         model.config.interleaved_text,
@@ -110,4 +118,65 @@ def dialogue_engine(
         clock=time.monotonic,
         max_waiting=4096,
     )
-    return DialogueEngine(core, runner, codec.frame_samples, codec.sample_rate, facts.text_run, model.parameters)
+    return DialogueEngine(core, runner, codec.frame_samples, codec.sample_rate, facts.text_run)
+
+
+def _runner(
+    model: Lfm2Audio,
+    codec: MimiCodec,
+    cache: KVCache,
+    device: torch.device | None,
+    sizes: Dimensions,
+    say: Callable[[str], None],
+) -> ConverseRunner:
+    if device is None:
+        return ConverseRunner(model, codec, cache, slots=sizes.rows, max_rows=sizes.rows)
+    runner = CudaConverse(
+        model, codec, cache, device, slots=sizes.rows, max_rows=sizes.rows, max_tokens=sizes.step_tokens
+    )
+    if device.type == "cuda":
+        begin, told = time.monotonic(), [0]
+
+        def progress(done: float) -> None:
+            if done * 4 >= told[0] + 1:
+                told[0] = int(done * 4)
+                say(f"captured {done:.0%} after {time.monotonic() - begin:.0f} s")
+
+        runner.capture(progress)
+    return runner
+
+
+@dataclass(slots=True)
+class WholeAnswer:
+    """All that an engine has made for one request."""
+
+    pieces: list[tuple[int, ...]] = field(default_factory=list)
+    pcm: bytes = b""
+    end: str = ""
+
+
+def whole_answers(engine: DialogueEngine, count: int, tokens: int) -> list[WholeAnswer]:
+    """Return the answers to so many people who speak at once: the likeliest tokens, and frames that are drawn."""
+    found = {str(number): WholeAnswer() for number in range(count)}
+    noise = np.random.default_rng(2)
+    for number, name in enumerate(found):
+        said = noise.normal(0, 2500, 4000 * (1 + number % 5) + 77).astype("<i2").tobytes()
+        sampling = SamplingParams(max_tokens=tokens, seed=number)
+        _collect(engine.core.handle([Submit(name, "converse", sampling=sampling)]), found)
+        _collect(engine.core.handle([Append(name, audio=said), EndInput(name)]), found)
+    while engine.core.busy:
+        _collect(engine.core.step(), found)
+    return list(found.values())
+
+
+def _collect(messages: Iterable[FromEngine], found: dict[str, WholeAnswer]) -> None:
+    for message in messages:
+        match message:
+            case Pieces(name, _, pieces):
+                found[name].pieces += pieces
+            case Samples(name, _, _, pcm):
+                found[name].pcm += pcm
+            case Finished(name, _, reason):
+                found[name].end = reason
+            case _:
+                pass

@@ -62,6 +62,7 @@ _THIN = {
 AUDIO_SHAPES: dict[str, tuple[Config, Config]] = {
     "lfm2-audio-1.5b": (LFM2_AUDIO, {}),
     "lfm2-audio-thin": ({**LFM2_AUDIO, **_THIN}, {}),
+    "check": (SMALL_AUDIO, SMALL_MIMI),
     "small": ({**SMALL_AUDIO, "depthformer": {"layers": 1, "dim": 128, "tie": True}}, {**SMALL_MIMI, "num_filters": 2}),
 }
 """The model and its codec; without numbers of its own the codec is the published Mimi."""

@@ -98,6 +98,11 @@ class Talker:
     def _id(self) -> str:
         return f"{self._name}/{self._turn}"
 
+    @property
+    def unanswered_s(self) -> float | None:
+        """When the turn ended whose answer has not begun to sound, if there is one."""
+        return self._heard.ended_s if self._heard is not None and not self._heard.first_s else None
+
     def act(self, now: float) -> list[ToEngine]:
         """Do what is due; set when to be asked again."""
         commands: list[ToEngine] = []
@@ -229,9 +234,12 @@ class TalkLoop:
             elif commands := self._receive():
                 self._take(core.handle(commands))
             else:
-                self._take(core.idle())
+                self._take(core.idle(self._waiting))
                 time.sleep(max(0.0, min(POLL_S, self._due[0][0] - now)) if self._due else POLL_S)
             self._take(core.stats_due())
+
+    def _waiting(self) -> bool:
+        return bool(self._due) and self._due[0][0] <= time.monotonic()
 
     def _receive(self) -> Sequence[ToEngine]:
         now, commands = time.monotonic(), list[ToEngine]()

@@ -32,10 +32,11 @@ def relative_attention(qkv: Tensor, lengths: Sequence[int], distances: Distances
     return torch.cat([attend_clip(clip, distances, fused=qkv.is_cpu) for clip in torch.split(qkv, list(lengths))])
 
 
-def attend_clip(qkv: Tensor, distances: Distances, *, fused: bool) -> Tensor:
+def attend_clip(qkv: Tensor, distances: Distances, *, fused: bool = False, valid: Tensor | None = None) -> Tensor:
     """Return the attention of one clip, by torch's fused attention or by products.
 
-    Products are for CUDA: there the fused one wants biases that are aligned, and its kernel depends on sizes.
+    Products are for CUDA: there the fused one wants biases that are aligned, and its kernel depends on sizes. They
+    attend to the `valid` rows [rows] bool alone, if these are named.
     """
     heads, head_dim = distances.content_bias.shape
     reach = (len(distances.keys) + 1) // 2
@@ -54,5 +55,7 @@ def attend_clip(qkv: Tensor, distances: Distances, *, fused: bool) -> Tensor:
     else:
         wide = [part.to(torch.float32) for part in (bias.contiguous(), content, k.transpose(1, 2))]
         scores = torch.baddbmm(*wide, alpha=scale)
+        if valid is not None:
+            scores = scores.masked_fill(~valid, -torch.inf)
         seen = torch.bmm(scores.softmax(dim=2).to(v.dtype), v)
     return seen.transpose(0, 1).reshape(rows, heads * head_dim)

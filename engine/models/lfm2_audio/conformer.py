@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voxlane.engine.kernels.attention.relative import Distances, relative_attention
+from voxlane.engine.kernels.attention.relative import Distances, attend_clip, relative_attention
 from voxlane.engine.kernels.conv.causal import depthwise_conv
 from voxlane.engine.kernels.norm.layer_norm import add_layer_norm, gelu, layer_norm
 from voxlane.engine.models.encoder_decoder import EPS, LayerNorm
@@ -66,6 +66,23 @@ class Conformer:
             rows = self._layer(rows, layer, distances, lengths)
         return list(torch.split(rows.to(self.dtype), lengths))
 
+    def prepare(self, states: int) -> list[Distances]:
+        """Compute what clips of up to so many rows need; return it, for a graph that must keep it."""
+        self._extend_distances(states)
+        return self._distances
+
+    def encode_padded(self, mel: Tensor, frames: Tensor) -> Tensor:
+        """Return the backbone's input rows of a spectrogram [n, bins] that is zero from `frames` [] int64 on.
+
+        Rows past the clip's own are noise. Shapes depend on n alone, a multiple of what becomes one row: as a graph
+        needs. `prepare` comes first.
+        """
+        rows = self._stem(mel, frames)
+        valid = _before(len(rows), frames, self.config.halvings)
+        for layer, distances in zip(self._weights.layers, self._distances, strict=True):
+            rows = self._layer(rows, layer, distances, [len(rows)], valid)
+        return self._adapt(rows.to(self.dtype))
+
     def _states(self, mels: Sequence[Tensor]) -> list[int]:
         return [-(-len(mel) // (1 << self.config.halvings)) for mel in mels]
 
@@ -75,22 +92,40 @@ class Conformer:
             mel = mel.pin_memory()
         return mel.to(self.device, torch.float32, non_blocking=True)
 
-    def _stem(self, mel: Tensor) -> Tensor:
-        """Return the layers' input [states, hidden] float32 of a spectrogram [frames, bins]."""
+    def _stem(self, mel: Tensor, frames: Tensor | None = None) -> Tensor:
+        """Return the layers' input [states, hidden] float32 of a spectrogram [n, bins], of which `frames` are known."""
         x = mel.to(self.dtype)[None]
-        for halving in self._weights.halvings:
-            x = F.relu(halve(x, halving) if x.is_cpu else halve_by_taps(x, halving))
+        by_taps = frames is not None or not x.is_cpu
+        for times, halving in enumerate(self._weights.halvings, start=1):
+            x = F.relu(halve_by_taps(x, halving) if by_taps else halve(x, halving))
+            if frames is not None:
+                x = x * _before(x.shape[1], frames, times)[:, None]
         rows = x.transpose(0, 1).flatten(1).contiguous()  # [states, channels * bands]
         return self._weights.stem_out(rows).to(torch.float32) * self.config.input_scale
 
-    def _layer(self, residual: Tensor, layer: ConformerLayer, distances: Distances, lengths: list[int]) -> Tensor:
-        """Run a layer over rows [T, hidden] float32, which it overwrites; return its output, float32."""
+    def _layer(
+        self,
+        residual: Tensor,
+        layer: ConformerLayer,
+        distances: Distances,
+        lengths: list[int],
+        valid: Tensor | None = None,
+    ) -> Tensor:
+        """Run a layer over rows [T, hidden] float32, which it overwrites; return its output, float32.
+
+        With `valid` [T] bool it is one clip, whose other rows do not count.
+        """
         x = _norm(residual, layer.first_norm, self.dtype)
         x = layer.first_down(F.silu(layer.first_up(x))).mul_(0.5)
         x, residual = _add_norm(x, residual, layer.attention_norm)
-        x = layer.out(relative_attention(layer.qkv(x), lengths, distances))
+        qkv = layer.qkv(x)
+        seen = (
+            relative_attention(qkv, lengths, distances) if valid is None else attend_clip(qkv, distances, valid=valid)
+        )
+        x = layer.out(seen)
         x, residual = _add_norm(x, residual, layer.conv_norm)
-        x = layer.narrow(self._convolve(F.glu(layer.widen(x), dim=1), layer, lengths))
+        x = F.glu(layer.widen(x), dim=1)
+        x = layer.narrow(self._convolve(x if valid is None else x * valid[:, None], layer, lengths))
         x, residual = _add_norm(x, residual, layer.last_norm)
         x = layer.last_down(F.silu(layer.last_up(x))).mul_(0.5)
         residual += x
@@ -140,6 +175,12 @@ def halve_by_taps(x: Tensor, halving: Halving) -> Tensor:
         return out
     mix, bias = halving.mix
     return torch.addmm(bias[:, None], mix.flatten(1), out.flatten(1)).view(-1, height, width)
+
+
+def _before(count: int, frames: Tensor, halvings: int) -> Tensor:
+    """Return which of `count` rows a clip of `frames` [] int64 has after so many halvings."""
+    step = 1 << halvings
+    return torch.arange(count, device=frames.device) < (frames + step - 1) // step
 
 
 def _waves(reach: int, width: int) -> Tensor:

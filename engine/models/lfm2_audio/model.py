@@ -15,7 +15,7 @@ mimi.py turns frames into samples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +32,9 @@ from voxlane.engine.models.lfm2_audio.ends import BACKBONE, Lfm2AudioEnds
 from voxlane.engine.models.loading import Mode, Progress, TensorReader, Weight
 from voxlane.engine.models.qwen3_tts.predictor import Scratch
 from voxlane.engine.weights.tensors import WeightFile
+
+Encode = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+"""Makes rows [states, hidden] of spectrograms [frames, bins]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class Lfm2Audio:
         self.dtype = backbone.dtype
         self.vocab_size = backbone.config.vocab_size
         self.parameters = parameters
+        self.encoder = ends.encoder
         self.device = ends.encoder.device
         self._ends = ends
         self._embedding = embedding
@@ -116,12 +120,12 @@ class Lfm2Audio:
             raise ValueError(f"a clip of {len(samples)} samples")
         return SpokenClip(samples, states, mel=mel)
 
-    def encode(self, clips: Sequence[SpokenClip]) -> None:
-        """Make the rows of clips."""
+    def encode(self, clips: Sequence[SpokenClip], encode: Encode | None = None) -> None:
+        """Make the rows of clips, by `encode` in the place of the encoder's own call, if it is given."""
         if clips:
             bins = self.config.encoder.bins
             mels = [nemo_mel(clip.samples, bins) if clip.mel is None else clip.mel for clip in clips]
-            for clip, rows in zip(clips, self._ends.encoder.encode(mels), strict=True):
+            for clip, rows in zip(clips, (encode or self.encoder.encode)(mels), strict=True):
                 clip.rows, clip.mel = rows, None
 
     def inputs(self, parts: Sequence[tuple[Dialogue, int, int]]) -> DialogueInputs:

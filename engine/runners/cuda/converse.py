@@ -1,8 +1,8 @@
-"""Runs LFM2-Audio's part of a plan on a CUDA device: the backbone, tokens, frames and samples each as graphs.
+"""Runs LFM2-Audio's part of a plan on a CUDA device: clips, the backbone, tokens, frames and samples each as graphs.
 
-codec_streams.py says how a step goes. Clips are encoded at the beginning of the step that reads their first row, kernel
-by kernel. Tokens are drawn on the device; requests with penalties or biases have theirs chosen on the host, from the
-same hidden rows. The same code runs on a CPU: the tests compare it with the host's ConverseRunner.
+codec_streams.py says how a step goes. Clips are encoded at the beginning of the step that reads their first row. Tokens
+are drawn on the device; requests with penalties or biases have theirs chosen on the host, from the same hidden rows.
+The same code runs on a CPU: the tests compare it with the host's ConverseRunner.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from voxlane.engine.models.streaming_codec import StreamingCodec
 from voxlane.engine.runners.codec_streams import LEADS
 from voxlane.engine.runners.converse import ConverseRunner, dialogue_of, stream_of, unencoded
 from voxlane.engine.runners.cuda.codec_streams import CodecStep, CudaCodecRunner, KnownStream, Progress
+from voxlane.engine.runners.cuda.conformer_graphs import ConformerGraphs
 from voxlane.engine.runners.cuda.converse_graphs import DialogueGraphs, SoundGraphs, TextGraphs
 from voxlane.engine.runners.cuda.device import Stopwatch
 from voxlane.engine.runners.cuda.frame_rings import FrameRings
@@ -66,11 +67,13 @@ class CudaConverse(CudaCodecRunner, ConverseRunner):
             max_tokens=max_tokens,
             context_tokens=min(model.context_tokens, cache.num_blocks * cache.block_tokens),
         )
+        self._encoder = ConformerGraphs(model.encoder, device)
         hidden = self._graphs.hidden
         self._text = TextGraphs(model, hidden, device, max_rows=max_rows)
         self._speech = SoundGraphs(model, hidden, self._rings, self._scratch, device, max_rows=max_rows)
 
     def _capture(self, pool: object, progress: Progress) -> None:
+        self._encoder.capture(pool)
         self._graphs.capture(pool, lambda done: progress(done / 2))
         self._text.capture(pool, lambda done: progress((2 + done) / 4))
         self._speech.capture(pool, lambda done: progress((3 + done) / 4))
@@ -82,12 +85,14 @@ class CudaConverse(CudaCodecRunner, ConverseRunner):
         streams = [stream_of(row) for row in rows]
         ready = {index: self._meet(stream) for index, stream in enumerate(streams) if stream.slot >= 0}
         clips = unencoded([(dialogue_of(row), row.start, row.start + row.count) for row in rows])
-        if early := bool(clips) or any(streams[index].stale for index in ready):
+        self.model.encode(
+            clips, self._encoder.encode
+        )  # before the watch begins: what a step costs does not depend on the clips in it
+        if behind := any(streams[index].stale for index in ready):
             watch.start()
         self._catch_up_known((streams[index], known) for index, known in ready.items())
-        self.model.encode(clips)
         size = self._fill(rows)
-        if not early:
+        if not behind:
             watch.start()  # the device has been idle while the packet was written
         self._graphs.launch(size)
         written = [index for index, row in enumerate(rows) if dialogue_of(row).token_due(row.start + row.count)]

@@ -15,6 +15,7 @@ from voxlane.engine.models.lfm2_audio.model import Lfm2Audio
 from voxlane.engine.models.lfm2_audio.random_model import random_lfm2_audio, random_mimi
 from voxlane.engine.models.qwen3_tts.choice import packet_rows
 from voxlane.engine.models.qwen3_tts.config import SpeechSampling
+from voxlane.engine.runners.cuda.conformer_graphs import ConformerGraphs
 from voxlane.engine.runners.cuda.trial import Trial
 
 CONFIG: dict[str, object] = {
@@ -54,9 +55,10 @@ def _dialogue(trial: Trial) -> Iterator[Comparison]:
     random = torch.Generator().manual_seed(3)
     samples = torch.randn(int(16_000 * SECONDS), generator=random) * 0.1
     found: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-    for model in _models(trial):
+    device, host = _models(trial)
+    for model, encode in ((device, ConformerGraphs(device.encoder, trial.device).encode), (host, None)):
         clip = model.clip(samples)
-        model.encode([clip])
+        model.encode([clip], encode)
         dialogue = Dialogue([1, 6, *rows_of(clip), 7, tuple(range(8)), 9])
         cache = KVCache(model.spec.pages, BLOCKS, BLOCK, torch.float32, model.device)
         count = dialogue.available

@@ -11,6 +11,8 @@ from torch import Tensor
 from voxlane.engine.kernels.linear import experts_triton
 from voxlane.engine.kernels.linear.experts import ExpertPairs, expert_linear, expert_linear_ref, group_pairs
 
+pytestmark = pytest.mark.usefixtures("interpreter")
+
 EXPERTS, CHOSEN, DEPTH, COLUMNS = 6, 3, 40, 72
 
 Product = Callable[[Tensor, Tensor, ExpertPairs, Tensor | None], Tensor]

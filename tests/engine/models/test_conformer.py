@@ -166,3 +166,19 @@ def test_halving_tap_by_tap_is_the_convolution(channels: int, frames: int, bands
     mix = torch.randn((8, 8, 1, 1), generator=generator), torch.randn(8, generator=generator)
     for halving in (Halving(weight, bias, None), Halving(weight, bias, mix)):
         torch.testing.assert_close(halve_by_taps(x, halving), halve(x, halving), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("frames", [1, 7, 8, 9, 63, 64, 65, 100])
+@pytest.mark.parametrize("room", [104, 160])
+def test_a_padded_clip_has_the_rows_of_the_clip(frames: int, room: int) -> None:
+    """As a graph computes it: the shapes are those of the room, and nothing past the clip counts."""
+    encoder = small_encoder()
+    mel = torch.randn((frames, 16), generator=torch.Generator().manual_seed(frames))
+    padded = torch.zeros((room, 16))
+    padded[:frames] = mel
+    with torch.inference_mode():
+        (wanted,) = encoder.encode([mel])
+        encoder.prepare(room // 8)
+        rows = encoder.encode_padded(padded, torch.tensor(frames))
+    assert rows.shape == (room // 8, encoder.output_size)
+    torch.testing.assert_close(rows[: len(wanted)], wanted, rtol=1e-4, atol=1e-5)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from checkpoints import CONFIGS, random_tensors, write_checkpoint
 from paged import Pager
+from pretended_device import pretended_cuda
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -194,9 +195,10 @@ def test_experts_in_one_tensor_are_the_same_model(tmp_path: Path, mode: Mode) ->
     assert together.parameters == apart.parameters
 
 
+@pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("name", ["lfm2-moe", "lfm2-moe-plain"])
 def test_all_experts_in_one_product_are_the_same_model(checkpoint: MakeCheckpoint, name: str) -> None:
-    """As a device runs them, here with the reference of its product."""
+    """As a device runs them, with the reference of its product, and then with all kernels in the interpreter."""
     apart = load_model(open_weights(checkpoint(name)), "float32")
     expected = Pager(apart).logits(0, TOKENS)
     together = load_model(open_weights(checkpoint(name)), "float32")
@@ -208,6 +210,9 @@ def test_all_experts_in_one_product_are_the_same_model(checkpoint: MakeCheckpoin
             stacked += 1
     assert stacked
     torch.testing.assert_close(Pager(together).logits(0, TOKENS), expected, rtol=1e-4, atol=1e-4)
+    with pretended_cuda():
+        kernels = Pager(together).logits(0, TOKENS)
+    torch.testing.assert_close(kernels, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_attributes(checkpoint: MakeCheckpoint) -> None:

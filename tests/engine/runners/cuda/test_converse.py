@@ -9,7 +9,18 @@ import lfm2_audio_checkpoint as checkpoint
 import numpy as np
 import pytest
 import torch
-from converse_house import BLOCK, DRAWN, LIKELIEST, ROWS, SOUND_TOLERANCE, House, dialogue, host_runner, prompts
+from converse_house import (
+    BLOCK,
+    DRAWN,
+    LIKELIEST,
+    ROWS,
+    SOUND_TOLERANCE,
+    House,
+    dialogue,
+    host_runner,
+    prompts,
+    sound,
+)
 
 from voxlane.engine.api import SamplingParams
 from voxlane.engine.memory.pages import KVCache
@@ -19,6 +30,8 @@ from voxlane.engine.models.lfm2_audio.model import Lfm2Audio
 from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.runners.codec_streams import CodecRunner
 from voxlane.engine.runners.converse import ConverseRunner, DialogueStream
+from voxlane.engine.runners.cuda import conformer_graphs
+from voxlane.engine.runners.cuda.conformer_graphs import ConformerGraphs
 from voxlane.engine.runners.cuda.converse import CudaConverse
 from voxlane.engine.schedule.request import Request
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
@@ -184,6 +197,21 @@ def test_after_a_fault_everything_is_told_again(model: Lfm2Audio, codec: MimiCod
 
 def _fail(pieces: object) -> list[list[torch.Tensor]]:
     raise RuntimeError("no more memory")
+
+
+def test_a_clip_longer_than_any_graph_is_encoded_all_the_same(
+    model: Lfm2Audio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conformer_graphs, "STATES", (4, 8))
+    graphs = ConformerGraphs(model.encoder, torch.device("cpu"))
+    for seconds in (0.1, 0.5, 0.64, 2.0):
+        own, other = (model.clip(sound(seconds, 7)) for _ in range(2))
+        with torch.inference_mode():
+            model.encode([own])
+            model.encode([other], graphs.encode)
+        assert own.rows is not None
+        assert other.rows is not None
+        torch.testing.assert_close(other.rows, own.rows, rtol=1e-4, atol=1e-5)
 
 
 def test_there_is_a_graph_for_every_step_there_may_be(model: Lfm2Audio, codec: MimiCodec) -> None:
