@@ -7,6 +7,7 @@ heard. Pure: the clock is an argument, and methods return effects. floor.py deci
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
@@ -216,6 +217,11 @@ class Reply:
         self.ledger.add(samples.offset, len(samples.pcm) // SAMPLE_BYTES, samples.words)
         self._unsent += samples.pcm
         self._words.extend(samples.words)
+
+    def add_pieces(self, pieces: Iterable[tuple[int, ...]]) -> None:
+        """Add pieces of a speech-to-speech model's answer: each is a token or a frame that it has made."""
+        self.pieces += pieces
+        self._cost = (*self._cost[:2], len(self.pieces))
 
     def end_samples(self) -> None:
         """Note that no more samples come."""
