@@ -468,6 +468,8 @@ class Answers:
                 reply.add_pieces(pieces)
             case Finished(reason="failed" | "cancelled") | Refused():
                 return self._fail(reply, message)
+            case Finished(reason="length") if name == reply.chat_id and reply.has_no_room:
+                return self._fail(reply, Refused(name, reply.epoch, "too_long", "the conversation has no more room"))
             case Finished(reason=reason, stats=stats) if name == reply.chat_id:
                 return reply.end_thought(reason, stats)
             case Finished(reason="length"):  # the voice stopped before the end of the text

@@ -277,7 +277,7 @@ class History:
             else:  # the end of what the person said counts most
                 end = len(longest.text)
                 kept = longest.text[end - half :] if longest.kind == "user" else longest.text[:half]
-                self._items[longest.id] = replace(longest, text=kept)
+                self._items[longest.id] = replace(_words_alone(longest), text=kept)
             items = [self._items[item.id] for item in items if item.id in self._items]
 
 

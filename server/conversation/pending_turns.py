@@ -206,6 +206,7 @@ class PendingTurns:
             turn = self._turns.popleft()
             self._answers.history.fill(turn.item, turn.text, sound=turn.remembered_sound)
             if turn.clip:
+                effects += self._answers.withdraw()  # a prepared reply does not know it
                 continue
             if turn.beside and turn.text and leaves_floor(turn.text, self._speaker.config.barge_in.language):
                 effects.append(Send(UserTurn(turn.number, turn.text)))

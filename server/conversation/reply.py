@@ -302,6 +302,11 @@ class Reply:
         return self._sent == 0
 
     @property
+    def has_no_room(self) -> bool:
+        """Whether an answer that ends for its length was never begun: the chat model refuses such a prompt."""
+        return False
+
+    @property
     def generated(self) -> bool:
         """Whether all its text and sound have come."""
         return self._chat_done and self._sound_done

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from session_simulation import SAMPLES_PER_CHAR, SPEAK_RATE, sound
+from session_simulation import SAMPLES_PER_CHAR, SPEAK_RATE, STATS, sound
 from session_table import PAUSES, Table, ask, begin_reply, hear_no_engine, submits
 
 from voxlane.engine.api import (
@@ -15,6 +15,7 @@ from voxlane.engine.api import (
     Cancel,
     ConverseModel,
     EndInput,
+    Finished,
     Pause,
     Resume,
     Submit,
@@ -23,10 +24,11 @@ from voxlane.engine.api import (
     heard_pieces,
 )
 from voxlane.server.conversation.answers import Answers
-from voxlane.server.conversation.client_events import CommitInput, CutItem, Played, Respond, Stop, TextTurn
+from voxlane.server.conversation.client_events import CommitInput, CutItem, PlaceItem, Played, Respond, Stop, TextTurn
 from voxlane.server.conversation.effects import SendToEngine
 from voxlane.server.conversation.history import History, spoken_prompt_of
 from voxlane.server.conversation.server_events import (
+    Fault,
     Hold,
     Interrupted,
     Release,
@@ -326,3 +328,44 @@ def test_a_history_of_much_sound_fits_a_message_to_the_engine():
         assert messages[-1].sound == minute
         assert all(message.content for message in messages)
         fragments(encode(Submit("r", "converse", messages=messages)))
+
+
+def test_a_history_that_is_too_long_for_the_model_loses_the_sound_with_the_words():
+    history = History(tokens=2000, sound_rows_s=12.5)
+    history.place(Item("u", "user"))
+    history.fill("u", "a long story " * 20, sound=bytes(2 * LISTEN_RATE * 60))
+    history.shorten()
+    (item,) = history.shown
+    assert len(item.text) <= 130
+    assert not item.sound
+
+
+def test_a_clip_that_is_understood_after_the_answer_was_prepared_is_in_the_answer():
+    one = table()
+    one.feed(PlaceItem(Item("clip", "user", spoken=True, whole=False), pcm=sound("v", 10)))
+    (clip,) = one.engine.work
+    for _ in range(2):
+        one.feed(one.engine.bring(clip))  # its words, but not yet that they are its last
+    hear_no_engine(one, "v", 40)
+    hear_no_engine(one, "s", 150)
+    assert submits(one, "converse")
+    one.work()
+    one.wait(60)
+    (reply,) = one.of(ReplyStarted)
+    (asked,) = [submit for submit in submits(one, "converse") if submit.epoch == reply.epoch]
+    assert [message.role for message in asked.messages] == ["system", "user"]
+    assert asked.messages[1].sound == sound("v", 10)
+
+
+def test_an_answer_that_the_context_has_no_room_for_is_a_fault_and_shortens_the_history():
+    one = table()
+    ask(one)
+    one.wait(60)
+    one.feed(TextTurn("go on"))
+    (asked,) = [submit for submit in submits(one, "converse") if submit.text]
+    one.feed(Finished(asked.request_id, asked.epoch, "length", STATS))
+    one.wait(1)
+    (fault,) = one.of(Fault)
+    assert fault.code == "too_long"
+    assert one.of(TurnDone)[-1].how == "failed"
+    assert [item.text for item in one.session.history.shown if item.text] == ["go on"]
