@@ -167,8 +167,8 @@ class SessionRegistry:
             voices=() if speech else ready.voices,
             codecs=codecs(),
             one_pace=ready.one_pace or bool(speech),
-            voice_languages=ready.speak_languages,
-            instructed=ready.instructed,
+            voice_languages=() if speech else ready.speak_languages,
+            instructed=ready.instructed and not speech,
             phonemes=not ready.respells_only,
         )
 
@@ -270,10 +270,14 @@ class SessionRegistry:
 
     def _check_models(self) -> None:
         """Raise an error if no conversation can begin now."""
-        if not (self.ready.model or self.ready.speech.name) and self._remote is None:
+        if not (self._chats(self.ready) or self.ready.speech.name):
             raise ModelNotFound("This server has no model that converses.")
         if not self._engine.connected:
             raise self._engine.not_ready()
+
+    def _chats(self, ready: EngineReady) -> bool:
+        """Return whether a model answers with text: the engine's, or a remote server's."""
+        return bool(ready.model) or self._remote is not None
 
     def _make(self, name: str, hello: Hello, dialect: Dialect, address: str, account: Account) -> Conversation:
         """Make a conversation that its tenant counts already."""
@@ -297,7 +301,8 @@ class SessionRegistry:
             history=self._new_history(ready),
             echo_guard=self.config.echo_guard == "auto",
             speech=ready.speech if ready.speech.name else None,
-            chats=bool(ready.model) or self._remote is not None,
+            chats=self._chats(ready),
+            says=bool(ready.tts_model) or not ready.speech.name,
         )
         codec = dialect.make(hello, ready.speak_rate)
         conversation = Conversation(session, codec, hello, address, self._metrics)
@@ -386,8 +391,8 @@ class SessionRegistry:
         With `any_voice` an unknown voice name means the default voice.
         """
         ready = self.ready
-        if ready.speech.name and config.speaks:
-            config = for_speech_model(config, ready, any_voice=any_voice)
+        if ready.speech.name:
+            config = for_speech_model(config, ready, any_voice=any_voice, chats=self._chats(ready))
         voice = find_voice(config.voice, ready.voices) if config.voice else ""
         if voice is None and any_voice:
             voice = ""
@@ -561,6 +566,8 @@ class SessionRegistry:
             return self.checked(config, any_voice=True)
         except InvalidRequest:  # this server's voice can do less
             plain = replace(config, speed=1.0, voice_language="", voice_instructions="", pronunciations=())
+            if self.ready.speech.name:  # its greeting has been said
+                plain = replace(plain, greeting="", tools=())
             return self.checked(plain, any_voice=True)
 
     def park(self, conversation: Conversation) -> None:

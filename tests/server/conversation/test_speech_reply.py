@@ -24,7 +24,16 @@ from voxlane.engine.api import (
     heard_pieces,
 )
 from voxlane.server.conversation.answers import Answers
-from voxlane.server.conversation.client_events import CommitInput, CutItem, PlaceItem, Played, Respond, Stop, TextTurn
+from voxlane.server.conversation.client_events import (
+    CommitInput,
+    CutItem,
+    PlaceItem,
+    Played,
+    Respond,
+    Say,
+    Stop,
+    TextTurn,
+)
 from voxlane.server.conversation.effects import SendToEngine
 from voxlane.server.conversation.history import History, spoken_prompt_of
 from voxlane.server.conversation.server_events import (
@@ -369,3 +378,13 @@ def test_an_answer_that_the_context_has_no_room_for_is_a_fault_and_shortens_the_
     assert fault.code == "too_long"
     assert one.of(TurnDone)[-1].how == "failed"
     assert [item.text for item in one.session.history.shown if item.text] == ["go on"]
+
+
+def test_without_a_voice_a_given_text_is_not_said():
+    one = Table(session={"speech": MODEL, "chats": False, "says": False})
+    one.feed(Say("Are you still there?"))  # a telephone asks so
+    assert not one.of(ReplyStarted, Fault)
+    assert not one.log
+    begin_reply(one)
+    one.wait(60)
+    assert len(one.of(ReplyDone)) == 1
