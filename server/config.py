@@ -663,14 +663,8 @@ def _check_together(config: Config, source: str) -> None:
         raise ConfigError(
             f"{source}engine.model, engine.asr_model and engine.tts_model are all empty: nothing to serve"
         )
-    if config.engine.speech_model and not config.engine.asr_model:
-        raise ConfigError(
-            f"{source}engine.speech_model needs engine.asr_model: it writes what the person said, and hears when a"
-            " turn ends"
-        )
-    for key, greeting in (("voice", config.voice.greeting), ("phone", config.phone.greeting)):
-        if config.engine.speech_model and greeting and not config.engine.tts_model:
-            raise ConfigError(f"{source}{key}.greeting needs engine.tts_model: engine.speech_model says no given text")
+    if config.engine.speech_model:
+        _check_speech_model(config, source)
     if config.engine.adapter not in ("", AUTO_ADAPTER) and config.engine.model in ("", AUTO_MODEL):
         raise ConfigError(f"{source}engine.adapter is given: engine.model must name the model that it was trained on")
     _check_server(config.server, source)
@@ -682,6 +676,24 @@ def _check_together(config: Config, source: str) -> None:
             f"{source}store.url must begin with redis://, rediss:// or unix://, and hold no password:"
             f" {STORE_PASSWORD_VARIABLE} has it"
         )
+
+
+def _check_speech_model(config: Config, source: str) -> None:
+    """Raise ConfigError for what engine.speech_model needs, and for what it cannot do in any conversation or call."""
+    engine, phone = config.engine, config.phone
+    if not engine.asr_model:
+        raise ConfigError(
+            f"{source}engine.speech_model needs engine.asr_model: it writes what the person said, and hears when a"
+            " turn ends"
+        )
+    for key, greeting in (("voice", config.voice.greeting), ("phone", phone.greeting)):
+        if greeting and not engine.tts_model:
+            raise ConfigError(f"{source}{key}.greeting needs engine.tts_model: engine.speech_model says no given text")
+    if phone.voice:
+        raise ConfigError(f"{source}phone.voice must be empty: engine.speech_model has one voice")
+    for key in ("hang_up", "transfer", "send_digits", "collect_digits", "tools"):
+        if getattr(phone, key):
+            raise ConfigError(f"{source}phone.{key} is given, and engine.speech_model calls no tools")
 
 
 def _check_watching(config: Config, source: str) -> None:

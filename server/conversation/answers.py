@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from voxlane.engine.api import (
+    MAX_UNHEARD_S,
     ChatMessage,
     ConverseModel,
     Finished,
@@ -113,9 +114,16 @@ class Answers:
         return reply_item(self._session, epoch)
 
     @property
-    def converses(self) -> bool:
-        """Whether a speech-to-speech model answers, so that turns keep their sound."""
-        return self._speech is not None
+    def most_sound(self) -> int:
+        """Bytes of a turn's sound that are kept: what the speech-to-speech model hears at once, 0 without one."""
+        if self._speech is None:
+            return 0
+        fits_s = self._speech.context_tokens / 2 / self._speech.rows_s  # half of its context
+        return 2 * int(min(MAX_UNHEARD_S, fits_s) * RATE)
+
+    def hearable(self, sound: bytes, config: SessionConfig) -> bytes:
+        """Return a turn's sound if a reply answers it, "" if the chat model answers its words or it is too long."""
+        return sound if self._model_for(config) is not None and len(sound) <= self.most_sound else b""
 
     def _model_for(self, config: SessionConfig) -> ConverseModel | None:
         """Return the speech-to-speech model that answers; None if the chat model does."""
@@ -457,9 +465,11 @@ class Answers:
             case Samples():
                 reply.add_samples(message, now)
             case Pieces(pieces=pieces):
-                reply.pieces += pieces
+                reply.add_pieces(pieces)
             case Finished(reason="failed" | "cancelled") | Refused():
                 return self._fail(reply, message)
+            case Finished(reason="length") if name == reply.chat_id and reply.has_no_room:
+                return self._fail(reply, Refused(name, reply.epoch, "too_long", "the conversation has no more room"))
             case Finished(reason=reason, stats=stats) if name == reply.chat_id:
                 return reply.end_thought(reason, stats)
             case Finished(reason="length"):  # the voice stopped before the end of the text

@@ -236,8 +236,7 @@ class Floor:
         turn = self._turn
         assert turn is not None
         turn.gathered += len(pcm) // 2
-        if self._answers.converses:
-            turn.sound += pcm
+        turn.keep(pcm, self._answers.most_sound)
         self._gathered += len(pcm) // 2
         return effects if turn.failed else [*effects, SendToEngine(Append(turn.asr_id, audio=pcm))]
 
@@ -248,8 +247,7 @@ class Floor:
             return []
         audio = self._ear.since(turn.fed)
         turn.fed = self._ear.heard
-        if self._answers.converses:
-            turn.sound += audio
+        turn.keep(audio, self._answers.most_sound)
         return [SendToEngine(Append(turn.asr_id, audio=audio))]
 
     def _onset(self, at: int, now: float) -> list[Effect]:
@@ -436,9 +434,9 @@ class Floor:
 
     def _keep_sound(self, turn: UserSpeech) -> None:
         """Note the sound of a turn, and little of the silence at its end, unless an answer to it is prepared."""
-        if self._answers.converses and not self._answers.prepared_for(turn):
+        if not self._answers.prepared_for(turn):
             quiet = 0 if turn.manual else self._ear.silence(self._ear.heard) - int(TAIL_S * RATE)
-            turn.said = bytes(turn.sound[: len(turn.sound) - 2 * max(0, quiet)])
+            turn.said = self._answers.hearable(turn.without_end(quiet), self.config)
 
     def _end_turn(self, now: float) -> list[Effect]:
         """End the turn; its last words are still to come."""

@@ -36,6 +36,9 @@ MAX_CHARS = 64_000
 MAX_ITEMS = 1000
 """Items that are remembered, empty ones included."""
 
+SOUND_BYTES = 8 << 20
+"""Sound of past turns that a speech-to-speech model is told: four minutes. It fits one message to the engine twice."""
+
 Frames = tuple[tuple[int, ...], ...]
 """An answer's pieces, as the engine's Pieces tells them."""
 
@@ -209,6 +212,7 @@ class History:
         spare = self._budget // TURN_SHARE if changed.kind == "assistant" and changed.text else 0
         self._hide(self._budget - spare)
         self._forget()
+        self._limit_sound()
 
     def _hide(self, most: int) -> None:
         """If more than `most` tokens are shown, hide the oldest exchanges until half of the budget is free."""
@@ -230,12 +234,17 @@ class History:
                     self._memory.note(item.id, item.text)
 
     def _shown_tokens(self) -> int:
-        return sum(ITEM_TOKENS + self._tokens_of(item) for item in self.shown if item.text)
+        return sum(ITEM_TOKENS + self._tokens_of(item) for item in self.shown if item.text or item.sound or item.pieces)
 
     def _tokens_of(self, item: Item) -> int:
         if item.sound:
             return math.ceil(len(item.sound) / 2 / LISTEN_RATE * self._sound_rows_s)
         return len(item.pieces) or self._count.of(len(item.text))
+
+    def _limit_sound(self) -> None:
+        """If there is more sound than SOUND_BYTES, keep the latest half of that; the turns before are words alone."""
+        if sum(len(item.sound) for item in self._items.values()) > SOUND_BYTES:
+            self._items = {item.id: item for item in with_latest_sound(self.items, SOUND_BYTES // 2)}
 
     def _forget(self) -> None:
         """Keep within MAX_ITEMS and MAX_CHARS: drop the oldest exchanges first."""
@@ -268,7 +277,7 @@ class History:
             else:  # the end of what the person said counts most
                 end = len(longest.text)
                 kept = longest.text[end - half :] if longest.kind == "user" else longest.text[:half]
-                self._items[longest.id] = replace(longest, text=kept)
+                self._items[longest.id] = replace(_words_alone(longest), text=kept)
             items = [self._items[item.id] for item in items if item.id in self._items]
 
 
@@ -306,12 +315,22 @@ def _words_alone(item: Item) -> Item:
     return replace(item, sound=b"", pieces=()) if item.sound or item.pieces else item
 
 
-def spoken_prompt_of(items: Iterable[Item], instructions: str) -> tuple[ChatMessage, ...]:
+def with_latest_sound(items: Sequence[Item], most: int) -> list[Item]:
+    """Return items with at most `most` bytes of sound: the earlier ones are words alone."""
+    found: list[Item] = []
+    for item in reversed(items):
+        most -= len(item.sound)
+        found.append(item if most >= 0 else replace(item, sound=b""))
+    return found[::-1]
+
+
+def spoken_prompt_of(items: Sequence[Item], instructions: str) -> tuple[ChatMessage, ...]:
     """Return the prompt of a speech-to-speech model: what was said as sound where it is known, else as words.
 
     It has one system message, and knows no tools.
     """
-    shown = [item for item in items if item.sound or item.pieces or item.text.strip()]
+    heard = with_latest_sound(items, SOUND_BYTES)  # a client may name an item several times
+    shown = [item for item in heard if item.sound or item.pieces or item.text.strip()]
     told = [instructions, *(item.text for item in shown if item.kind == "system")]
     opening = [ChatMessage("system", "\n".join(filter(None, told)))] if any(told) else []
     said = (

@@ -99,7 +99,7 @@ class PendingTurns:
         """Have a clip transcribed that the client placed as an item."""
         number = self._speaker.next_turn()
         clip = UserSpeech(number, item, f"{self._name}/hear{number}", 0, 0, clip=True)
-        clip.said = pcm if self._answers.converses else b""
+        clip.said = self._answers.hearable(pcm, self._speaker.config)
         self._turns.append(clip)
         pieces = [
             SendToEngine(Append(clip.asr_id, audio=pcm[at : at + CLIP_BYTES])) for at in range(0, len(pcm), CLIP_BYTES)
@@ -180,7 +180,7 @@ class PendingTurns:
         for turn in self._turns:
             turn.dismissed, turn.answer_at_s = True, 0.0
             if turn.understood:
-                self._answers.history.fill(turn.item, turn.text, sound=turn.said)
+                self._answers.history.fill(turn.item, turn.text, sound=turn.remembered_sound)
         return self._give_up_waiting()
 
     def give_up(self) -> list[Effect]:
@@ -204,8 +204,9 @@ class PendingTurns:
             if now < self._turns[0].answer_at_s and not self._speaker.hearing:
                 break
             turn = self._turns.popleft()
-            self._answers.history.fill(turn.item, turn.text, sound=turn.said)
+            self._answers.history.fill(turn.item, turn.text, sound=turn.remembered_sound)
             if turn.clip:
+                effects += self._answers.withdraw()  # a prepared reply does not know it
                 continue
             if turn.beside and turn.text and leaves_floor(turn.text, self._speaker.config.barge_in.language):
                 effects.append(Send(UserTurn(turn.number, turn.text)))

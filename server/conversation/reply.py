@@ -7,6 +7,7 @@ heard. Pure: the clock is an argument, and methods return effects. floor.py deci
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
@@ -217,6 +218,11 @@ class Reply:
         self._unsent += samples.pcm
         self._words.extend(samples.words)
 
+    def add_pieces(self, pieces: Iterable[tuple[int, ...]]) -> None:
+        """Add pieces of a speech-to-speech model's answer: each is a token or a frame that it has made."""
+        self.pieces += pieces
+        self._cost = (*self._cost[:2], len(self.pieces))
+
     def end_samples(self) -> None:
         """Note that no more samples come."""
         self._sound_done = True
@@ -294,6 +300,11 @@ class Reply:
     def silent(self) -> bool:
         """Whether no sound of it was sent yet."""
         return self._sent == 0
+
+    @property
+    def has_no_room(self) -> bool:
+        """Whether an answer that ends for its length was never begun: the chat model refuses such a prompt."""
+        return False
 
     @property
     def generated(self) -> bool:

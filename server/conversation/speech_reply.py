@@ -75,6 +75,11 @@ class SpeechReply(Reply):
         self.thought = self._thought(reason)
         return [] if self.stage == "tentative" else [Send(self.thought)]
 
+    @property
+    def has_no_room(self) -> bool:
+        """Whether an answer that ends for its length was never begun: the sound was read only after its request."""
+        return not self.pieces
+
     def _cancel(self) -> list[Effect]:
         return [SendToEngine(Cancel(self.chat_id))]
 

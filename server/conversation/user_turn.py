@@ -48,8 +48,9 @@ class UserSpeech:
     stopped_s: float = 0.0  # when its last sound was
     ended_s: float = 0.0  # when it was taken as over
     words_s: float = 0.0  # when its last word was known
-    sound: bytearray = field(default_factory=bytearray)  # all of it, if a speech-to-speech model answers
-    said: bytes = b""  # the same without the silence at the end; "": its words are answered
+    sound: bytearray = field(default_factory=bytearray)  # all of it, if a speech-to-speech model can hear it
+    too_long: bool = False  # for such a model: there is no sound
+    said: bytes = b""  # the sound without the silence at the end; "": its words are answered
 
     @property
     def content(self) -> str | bytes:
@@ -60,6 +61,23 @@ class UserSpeech:
     def text(self) -> str:
         """The transcript so far."""
         return (self.settled + self.tail).strip()
+
+    def keep(self, sound: bytes, most: int) -> None:
+        """Keep sound for a speech-to-speech model, up to `most` bytes; of a longer turn keep none."""
+        self.too_long = self.too_long or len(self.sound) + len(sound) > most
+        if self.too_long:
+            self.sound.clear()
+        else:
+            self.sound += sound
+
+    def without_end(self, samples: int) -> bytes:
+        """Return the sound that is kept, without so many samples at its end."""
+        return bytes(self.sound[: max(0, len(self.sound) - 2 * max(0, samples))])
+
+    @property
+    def remembered_sound(self) -> bytes:
+        """What the history keeps of the sound: nothing of a turn that had no words."""
+        return self.said if self.text or self.clip else b""
 
     def understand(self, settled: str, tail: str) -> bool:
         """Add settled words and replace the tail; return whether the transcript changed."""

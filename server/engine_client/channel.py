@@ -190,6 +190,6 @@ def _size(message: ToEngine) -> int:
         case Append(audio=audio, text=text):
             return 64 + len(audio) + len(text)
         case Submit(messages=messages):
-            return 256 + sum(len(one.content) for one in messages)
+            return 256 + sum(len(one.content) + len(one.sound) for one in messages)
         case _:
             return 64

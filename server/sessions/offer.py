@@ -85,8 +85,8 @@ class ServerOffer:
             voices=() if speech else ready.voices,
             codecs=codecs(),
             one_pace=ready.one_pace or bool(speech),
-            voice_languages=ready.speak_languages,
-            instructed=ready.instructed,
+            voice_languages=() if speech else ready.speak_languages,
+            instructed=ready.instructed and not speech,
             phonemes=not ready.respells_only,
         )
 
@@ -99,10 +99,14 @@ class ServerOffer:
 
     def check_models(self) -> None:
         """Raise an error if no conversation can begin now."""
-        if not (self.ready.model or self.ready.speech.name) and self._remote is None:
+        if not (self.chats(self.ready) or self.ready.speech.name):
             raise ModelNotFound("This server has no model that converses.")
         if not self._engine.connected:
             raise self._engine.not_ready()
+
+    def chats(self, ready: EngineReady) -> bool:
+        """Return whether a model answers with text: the engine's, or a remote server's."""
+        return bool(ready.model) or self._remote is not None
 
     def new_history(self, ready: EngineReady) -> History:
         """Return an empty history, sized for the model that answers."""
@@ -122,8 +126,8 @@ class ServerOffer:
         With `any_voice` an unknown voice name means the default voice.
         """
         ready = self.ready
-        if ready.speech.name and config.speaks:
-            config = for_speech_model(config, ready, any_voice=any_voice)
+        if ready.speech.name:
+            config = for_speech_model(config, ready, any_voice=any_voice, chats=self.chats(ready))
         voice = find_voice(config.voice, ready.voices) if config.voice else ""
         if voice is None and any_voice:
             voice = ""
@@ -151,4 +155,6 @@ class ServerOffer:
             return self.checked(config, any_voice=True)
         except InvalidRequest:  # this server's voice can do less
             plain = replace(config, speed=1.0, voice_language="", voice_instructions="", pronunciations=())
+            if self.ready.speech.name:  # its greeting has been said
+                plain = replace(plain, greeting="", tools=())
             return self.checked(plain, any_voice=True)

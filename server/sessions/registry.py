@@ -224,7 +224,8 @@ class SessionRegistry:
             history=self.offer.new_history(ready),
             echo_guard=self.config.echo_guard == "auto",
             speech=ready.speech if ready.speech.name else None,
-            chats=bool(ready.model) or self._remote is not None,
+            chats=self.offer.chats(ready),
+            says=bool(ready.tts_model) or not ready.speech.name,
         )
         codec = dialect.make(hello, ready.speak_rate)
         conversation = Conversation(session, codec, hello, address, self._metrics)

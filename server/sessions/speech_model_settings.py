@@ -11,24 +11,36 @@ from voxlane.server.errors import InvalidRequest
 from voxlane.server.log import quote
 
 
-def for_speech_model(config: SessionConfig, ready: Ready, *, any_voice: bool) -> SessionConfig:
+def for_speech_model(config: SessionConfig, ready: Ready, *, any_voice: bool, chats: bool) -> SessionConfig:
     """Return a configuration for a speech-to-speech model; raise InvalidRequest for what the model cannot do.
 
-    With `any_voice` every voice name means the model's voice.
+    With `any_voice` every voice name means the model's voice. If the server `chats`, replies that are only text are the
+    chat model's.
     """
+    if not config.speaks:
+        _refuse({} if chats else {"tools": (config.tools, _NO_TOOLS)}, ready)
+        return config
     if any_voice:
         config = replace(config, voice="")
     greets = config.greeting and not ready.tts_model
-    refused = {
-        "tools": (config.tools, "calls no tools"),
+    refused: dict[str, tuple[object, str]] = {
+        "tools": (config.tools, _NO_TOOLS),
         "voice": (config.voice, "has one voice: name none"),
         "speed": (config.speed != 1, "has one pace: speed must be 1"),
         "voice_language": (config.voice_language, "chooses its language itself"),
         "voice_instructions": (config.voice_instructions, "cannot be told how to speak"),
         "greeting": (greets, "says no given text: a model that speaks does, engine.tts_model"),
     }
+    _refuse(refused, ready)
+    return config
+
+
+def _refuse(refused: dict[str, tuple[object, str]], ready: Ready) -> None:
+    """Raise InvalidRequest for the first setting that was asked for, with its reason."""
     model = quote(served_name(ready.speech.name))
     for name, (asked, reason) in refused.items():
         if asked:
             raise InvalidRequest(f"{name}: the speech-to-speech model {model} {reason}.", param=name)
-    return config
+
+
+_NO_TOOLS = "calls no tools"

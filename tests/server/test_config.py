@@ -87,6 +87,15 @@ def test_values_arrive(tmp_path: Path) -> None:
             '[engine]\nspeech_model = "a"\ntts_model = ""\n[phone]\ngreeting = "Hello"',
             r"phone\.greeting needs engine\.tts_model: engine\.speech_model says no given text",
         ),
+        (
+            '[engine]\nspeech_model = "a"\n[phone]\nhang_up = true',
+            r"phone\.hang_up is given, and engine\.speech_model calls no tools",
+        ),
+        (
+            '[engine]\nspeech_model = "a"\n[phone]\ntransfer = ["sales = +4930123456"]',
+            r"phone\.transfer is given, and engine\.speech_model calls no tools",
+        ),
+        ('[engine]\nspeech_model = "a"\n[phone]\nvoice = "b"', r"phone\.voice must be empty: engine\.speech_model"),
         ('[engine]\nadapter = "a"', r"engine\.adapter is given: engine\.model must name the model"),
         ('[engine]\nmodel = ""\nadapter = "a"', r"engine\.adapter is given: engine\.model must name the model"),
         ('[server]\nhost = ""', r"server\.host must be a string of 1 to 255 characters"),
@@ -259,8 +268,8 @@ def value_for(key: str, hint: object) -> st.SearchStrategy[object]:
         return st.booleans()
     printable = st.characters(codec="utf-8", exclude_categories=("C", "Z"), include_characters=" ")
     texts = st.text(printable, min_size=1, max_size=20)
-    if key in ("chat.url", "engine.adapter", "server.tls_cert", "server.tls_key"):
-        return st.just("")  # they need another key with them
+    if key in ("chat.url", "engine.adapter", "engine.speech_model", "server.tls_cert", "server.tls_key"):
+        return st.just("")  # they need another key with them, or without them
     if key == "server.trusted_proxies":
         return st.lists(st.sampled_from(["10.0.0.0/8", "127.0.0.1", "fd00::/8"]), unique=True)
     if key == "voice.pronunciations":

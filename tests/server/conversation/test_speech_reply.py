@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
-from session_simulation import SAMPLES_PER_CHAR, sound
+from session_simulation import SAMPLES_PER_CHAR, SPEAK_RATE, STATS, sound
 from session_table import PAUSES, Table, ask, begin_reply, hear_no_engine, submits
 
-from voxlane.engine.api import Append, Cancel, ConverseModel, EndInput, Pause, Resume, heard_pieces
-from voxlane.server.conversation.client_events import CutItem, Played, Respond, TextTurn
+from voxlane.engine.api import (
+    LISTEN_RATE,
+    MAX_UNHEARD_S,
+    Append,
+    Cancel,
+    ConverseModel,
+    EndInput,
+    Finished,
+    Pause,
+    Resume,
+    Submit,
+    encode,
+    fragments,
+    heard_pieces,
+)
+from voxlane.server.conversation.answers import Answers
+from voxlane.server.conversation.client_events import (
+    CommitInput,
+    CutItem,
+    PlaceItem,
+    Played,
+    Respond,
+    Say,
+    Stop,
+    TextTurn,
+)
 from voxlane.server.conversation.effects import SendToEngine
-from voxlane.server.conversation.history import History
+from voxlane.server.conversation.history import History, spoken_prompt_of
 from voxlane.server.conversation.server_events import (
+    Fault,
     Hold,
     Interrupted,
     Release,
@@ -22,6 +49,7 @@ from voxlane.server.conversation.server_events import (
     TurnDone,
     UserTurn,
 )
+from voxlane.server.conversation.turns import TurnPolicy
 from voxlane.server.conversation.values import Item, SessionConfig
 
 MODEL = ConverseModel("lfm2-audio", 4000, 12.5, SAMPLES_PER_CHAR)
@@ -235,3 +263,128 @@ def test_sound_and_frames_count_for_the_budget_and_go_when_they_are_hidden():
     hidden = [item for item in history.items if item.id not in shown]
     assert not any(item.sound or item.pieces for item in hidden)
     assert all(item.sound or item.pieces for item in history.shown)
+
+
+def test_a_spoken_turn_answered_in_text_alone_is_answered_by_its_last_words():
+    one = table(SessionConfig(speaks=False))
+    one.engine.transcripts[0] = "tell me a"
+    one.speak("v", 40)
+    hear_no_engine(one, "s", 150)
+    one.engine.transcripts[0] = "tell me a story"
+    one.work()
+    one.wait(1)
+    assert submits(one, "chat")[-1].messages[-1].content == "tell me a story"
+    assert not any(item.sound for item in one.session.history.items)
+    assert len(one.of(ReplyDone)) == 1
+
+
+def test_the_sound_of_a_turn_without_words_is_not_remembered():
+    one = table()
+    one.engine.transcripts[0] = ""
+    ask(one)
+    one.wait(10)
+    assert not any(item.sound for item in one.session.history.items)
+    one.engine.transcripts[0] = "tell me a story"
+    ask(one)
+    one.wait(60)
+    (asked,) = [submit for submit in submits(one, "converse") if submit.epoch == one.of(ReplyStarted)[-1].epoch]
+    assert [message.role for message in asked.messages] == ["system"]
+
+
+def test_what_a_stopped_answer_has_cost_is_told():
+    one = table()
+    one.feed(TextTurn("hello"))
+    one.work(7)
+    one.feed(Stop())
+    assert one.of(Interrupted)
+    (thought,) = one.of(Thought)
+    assert thought.reason == "cancelled"
+    assert 0 < thought.output_tokens < len(written(one.engine.answer))
+
+
+@pytest.mark.parametrize("mode", ["auto", "buffer"])
+def test_a_turn_that_is_too_long_to_be_heard_at_once_is_answered_by_its_words(mode: Literal["auto", "buffer"]):
+    short = ConverseModel("lfm2-audio", 4000, 500, SAMPLES_PER_CHAR)  # half of its context is 4 s
+    one = Table(SessionConfig(turns=TurnPolicy(mode=mode)), session={"speech": short})
+    one.speak("v", 250)
+    one.speak("s", 100)
+    if mode == "buffer":
+        one.feed(CommitInput(""))
+    one.work()
+    one.wait(60)
+    asked = submits(one, "converse")[-1]
+    assert asked.text == "tell me a story"
+    assert not said(one, asked.request_id)
+    assert len(one.of(ReplyDone)) == 1
+
+
+def test_the_longest_turn_is_not_longer_than_what_the_engine_takes():
+    answers = Answers("s", SPEAK_RATE, speech=ConverseModel("lfm2-audio", 128_000, 12.5, SAMPLES_PER_CHAR))
+    assert answers.most_sound <= MAX_UNHEARD_S * 2 * LISTEN_RATE
+
+
+def test_a_history_of_much_sound_fits_a_message_to_the_engine():
+    """The oldest turns go on as words; so do the oldest of those that a client names again and again."""
+    history = History(tokens=1 << 20, sound_rows_s=12.5)
+    minute = bytes(2 * LISTEN_RATE * 60)
+    for turn in range(12):
+        history.place(Item(f"u{turn}", "user"))
+        history.fill(f"u{turn}", f"turn {turn}", sound=minute)
+        sounds = [bool(item.sound) for item in history.items]
+        assert sounds == sorted(sounds)
+        assert sounds[-1]
+    for messages in (history.spoken_prompt(""), spoken_prompt_of([*history.items[-1:]] * 200, "")):
+        assert messages[-1].sound == minute
+        assert all(message.content for message in messages)
+        fragments(encode(Submit("r", "converse", messages=messages)))
+
+
+def test_a_history_that_is_too_long_for_the_model_loses_the_sound_with_the_words():
+    history = History(tokens=2000, sound_rows_s=12.5)
+    history.place(Item("u", "user"))
+    history.fill("u", "a long story " * 20, sound=bytes(2 * LISTEN_RATE * 60))
+    history.shorten()
+    (item,) = history.shown
+    assert len(item.text) <= 130
+    assert not item.sound
+
+
+def test_a_clip_that_is_understood_after_the_answer_was_prepared_is_in_the_answer():
+    one = table()
+    one.feed(PlaceItem(Item("clip", "user", spoken=True, whole=False), pcm=sound("v", 10)))
+    (clip,) = one.engine.work
+    for _ in range(2):
+        one.feed(one.engine.bring(clip))  # its words, but not yet that they are its last
+    hear_no_engine(one, "v", 40)
+    hear_no_engine(one, "s", 150)
+    assert submits(one, "converse")
+    one.work()
+    one.wait(60)
+    (reply,) = one.of(ReplyStarted)
+    (asked,) = [submit for submit in submits(one, "converse") if submit.epoch == reply.epoch]
+    assert [message.role for message in asked.messages] == ["system", "user"]
+    assert asked.messages[1].sound == sound("v", 10)
+
+
+def test_an_answer_that_the_context_has_no_room_for_is_a_fault_and_shortens_the_history():
+    one = table()
+    ask(one)
+    one.wait(60)
+    one.feed(TextTurn("go on"))
+    (asked,) = [submit for submit in submits(one, "converse") if submit.text]
+    one.feed(Finished(asked.request_id, asked.epoch, "length", STATS))
+    one.wait(1)
+    (fault,) = one.of(Fault)
+    assert fault.code == "too_long"
+    assert one.of(TurnDone)[-1].how == "failed"
+    assert [item.text for item in one.session.history.shown if item.text] == ["go on"]
+
+
+def test_without_a_voice_a_given_text_is_not_said():
+    one = Table(session={"speech": MODEL, "chats": False, "says": False})
+    one.feed(Say("Are you still there?"))  # a telephone asks so
+    assert not one.of(ReplyStarted, Fault)
+    assert not one.log
+    begin_reply(one)
+    one.wait(60)
+    assert len(one.of(ReplyDone)) == 1

@@ -1,0 +1,32 @@
+"""What a conversation may ask of a server whose speech-to-speech model answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from voxlane.engine.api import ConverseModel, Ready, Tool
+from voxlane.server.conversation.values import SessionConfig
+from voxlane.server.errors import InvalidRequest
+from voxlane.server.sessions.speech_model_settings import for_speech_model
+
+READY = Ready("", "", 0, 0, "", "", 0, 0, 0, "cpu", speech=ConverseModel("lfm2-audio", 4000, 12.5, 1920))
+TOOLS = SessionConfig(tools=(Tool("get_time", "", "{}"),))
+
+
+@pytest.mark.parametrize("chats", [False, True])
+def test_a_spoken_reply_calls_no_tools(chats: bool) -> None:
+    with pytest.raises(InvalidRequest, match=r"lfm2-audio.* calls no tools"):
+        for_speech_model(TOOLS, READY, any_voice=True, chats=chats)
+
+
+def test_a_reply_in_text_alone_calls_tools_if_a_chat_model_writes_it() -> None:
+    written = SessionConfig(tools=TOOLS.tools, speaks=False, voice="somebody")
+    assert for_speech_model(written, READY, any_voice=False, chats=True) == written
+    with pytest.raises(InvalidRequest, match="calls no tools"):
+        for_speech_model(written, READY, any_voice=True, chats=False)
+
+
+def test_any_voice_is_the_models() -> None:
+    assert for_speech_model(SessionConfig(voice="alloy"), READY, any_voice=True, chats=False).voice == ""
+    with pytest.raises(InvalidRequest, match="has one voice"):
+        for_speech_model(SessionConfig(voice="alloy"), READY, any_voice=False, chats=False)
