@@ -7,8 +7,7 @@
 Weights are random, in the published shapes; times do not depend on them. Kernels are compiled first, in processes of
 their own. Parts, in their order:
 
-    check   the self-check of the kernels, of the experts' products and of a small LFM2-Audio, device against host; then
-            whole answers of a small engine, its graphs captured, beside the host's, in float32
+    check   the self-check of the kernels, of the experts' products and of a small LFM2-Audio, device against host
     talk    LFM2-Audio 1.5B in an engine without a server. People speak 1.5 to 4 s, hear 3 to 6 s of answer as it is
             played, interrupt three of ten answers, and go on, with the conversation so far. For 1, 16, 64 and 128 of
             them: from the last sound of a turn to the first packet of its answer (the text before it included); answers
@@ -17,6 +16,7 @@ their own. Parts, in their order:
             the weights and of the rows' keys and values over the bandwidth of a large copy, measured in the same run.
             Of experts, those count that so many rows are expected to choose
     peer    the same steps of LFM2-1.2B by transformers' generate
+    exact   whole answers of a small engine, its graphs captured, beside the host's, in float32
 
 The bar: the first packet within 60 ms of the end of the turn for 95 of 100 turns of 64 people. People and engine share
 one thread, so the people's own work counts against the engine. Figures go to gpu_lfm2.json in the folder $OUT, if set.
@@ -98,6 +98,10 @@ def compile_part(part: str) -> None:
     with compiling_only():
         if part == "talk":
             dialogue_engine("lfm2-audio-thin", device, TRUE, torch.float32, lambda line: None)
+        elif part == "exact":
+            same_engines("check", device, SMALL)
+        elif part == "check":
+            list(agreements(big_trial(device)))
         else:
             thin = {**SHAPES[part], "num_hidden_layers": 4, "layer_types": SHAPES[part]["layer_types"][:4]}
             chat.make_bench(random_decoder(thin, "bfloat16", device, 2048), max(ROWS) * 640, max_batch=max(ROWS))
@@ -106,7 +110,7 @@ def compile_part(part: str) -> None:
 def compile_all(session: Measurement, names: Sequence[str]) -> None:
     """Compile the kernels of all parts at once, each part in a process."""
     begin = time.monotonic()
-    given = [*(["talk"] if "talk" in names else []), *(BIG if "steps" in names else [])]
+    given = [*(name for name in ("talk", "check", "exact") if name in names), *(BIG if "steps" in names else [])]
     try:
         for _ in elsewhere(compile_part, given, begin + COMPILE_SECONDS):
             pass
@@ -119,14 +123,17 @@ def compile_all(session: Measurement, names: Sequence[str]) -> None:
 
 def check(session: Measurement) -> None:
     """Compare kernels with their references, and a small LFM2-Audio with the host's."""
-    name = "small-moe" if session.pretended else "lfm2-8b-a1b"
-    spec = DecoderConfig.from_dict(SHAPES[name]).spec
-    narrow = torch.float32 if session.pretended else torch.bfloat16
-    trial = Trial(spec, narrow, narrow, 64, session.device, dialogue=True)
-    for found in agreements(trial):
+    small = DecoderConfig.from_dict(SHAPES["small-moe"]).spec
+    wide = Trial(small, torch.float32, torch.float32, 64, session.device, dialogue=True)
+    for found in agreements(wide if session.pretended else big_trial(session.device)):
         verdict = "right" if found.good else f"WRONG {found.failure}"
         session.say(f"check {found.name:32} off by {found.error:.1e} of {found.tolerance:.1e}  {verdict}")
-    exact(session)
+
+
+def big_trial(device: torch.device) -> Trial:
+    """Return what the kernels are checked on: the sizes of the mixture of experts, in bfloat16."""
+    spec = DecoderConfig.from_dict(SHAPES["lfm2-8b-a1b"]).spec
+    return Trial(spec, torch.bfloat16, torch.bfloat16, 64, device, dialogue=True)
 
 
 def exact(session: Measurement) -> None:
@@ -140,7 +147,7 @@ def exact(session: Measurement) -> None:
     off = max((int(np.abs(one - other).max(initial=0)) for one, other in sounds), default=-1)
     session.found["answers that differ"] = len(wanted) - same
     session.say(
-        f"check {same} of {len(wanted)} answers with {frames} frames are the host's; samples off by {off} at most"
+        f"exact {same} of {len(wanted)} answers with {frames} frames are the host's; samples off by {off} at most"
     )
 
 
@@ -269,7 +276,13 @@ def peer(session: Measurement) -> None:
         session.say(f"transformers {shape} rows {count:3} x {context}  step {took * 1e3:7.3f} ms{beside}")
 
 
-PARTS: dict[str, Callable[[Measurement], None]] = {"check": check, "talk": talk, "steps": steps, "peer": peer}
+PARTS: dict[str, Callable[[Measurement], None]] = {
+    "check": check,
+    "talk": talk,
+    "steps": steps,
+    "peer": peer,
+    "exact": exact,
+}
 
 
 def main() -> int:
@@ -290,7 +303,7 @@ def main() -> int:
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     session.say(f"{name}, torch {torch.__version__}, copy {session.bandwidth / 1e12:.2f} TB/s, codec {options.codec}")
     begin, names = time.monotonic(), options.parts.split(",")
-    if device.type == "cuda" and {"talk", "steps"} & set(names):
+    if device.type == "cuda" and set(names) - {"peer"}:
         session.attempt("compiling", partial(compile_all, session, names))
     for part in names:
         if time.monotonic() - begin > options.limit:
