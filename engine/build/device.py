@@ -154,7 +154,8 @@ def trial(config: EngineConfig, device: torch.device, spec: ModelSpec | None = N
     pages, size = PAGE_DTYPES[pages_of(config, device.type)], config.block_tokens
     ears, voice = bool(config.asr_model), config.tts_model == "hibari"
     talker = bool(config.tts_model) and not voice
-    return Trial(spec or STAND_IN, dtype, pages, size, device, ears=ears, voice=voice, talker=talker)
+    dialogue = bool(config.speech_model)
+    return Trial(spec or STAND_IN, dtype, pages, size, device, ears=ears, voice=voice, talker=talker, dialogue=dialogue)
 
 
 def make_runner(

@@ -36,6 +36,10 @@ CODEC = "mimi"
 LEAST_TOKENS = 512
 """Positions that a cache must hold at least: half a minute of talk."""
 
+CONTEXT_TOKENS = 8192
+"""Positions that a conversation may have without a setting: five minutes. The model's own limit of 128,000 would make
+the tables of every step long."""
+
 WARM_UP_CLIPS_S = (1.0, 4.0, 2.0)
 WARM_UP_STEPS = 8
 """Turns that join one by one at start, and the steps after each: text and sound are made in them."""
@@ -57,7 +61,11 @@ def conversing_part(config: EngineConfig, device: torch.device, progress: Progre
     weights = open_weights(path)
     mode = weights_of(config, device.type)
     model = Lfm2Audio.load(
-        weights, mode, lambda done: progress("loading the speech model", done), device, config.context_tokens
+        weights,
+        mode,
+        lambda done: progress("loading the speech model", done),
+        device,
+        config.context_tokens or CONTEXT_TOKENS,
     )
     codec = load_codec(path, model.config.groups, device)
     engine = _engine(config, model, codec, device, progress)
