@@ -374,11 +374,12 @@ class SessionRegistry:
             self._spawn(conversation.journal.commit())
 
     def _new_history(self, ready: EngineReady) -> History:
-        """Return an empty history, sized for the model that answers."""
+        """Return an empty history, sized for the models that answer."""
         speech = ready.speech
         if speech.name:
-            tokens = self.config.history_tokens or min(limits.HISTORY_TOKENS["gpu"], speech.context_tokens // 2)
-            return History(tokens, speech.context_tokens, speech.rows_s)
+            context = min(speech.context_tokens, ready.context_tokens if ready.model else speech.context_tokens)
+            tokens = self.config.history_tokens or min(limits.HISTORY_TOKENS["gpu"], context // 2)
+            return History(tokens, context, speech.rows_s)
         if self._remote is not None:
             return History(self.config.history_tokens or limits.HISTORY_TOKENS["remote"])
         usual = limits.HISTORY_TOKENS["cpu" if ready.device.startswith("cpu") else "gpu"]
