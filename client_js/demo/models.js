@@ -32,8 +32,8 @@ export function modelsListed(answer) {
   return {
     models: both ? { chat: String(both), listening, voice: String(both) } : { chat, listening, voice: speaking },
     voices: both ? [] : voices.map(String),
-    languages: languages.map(String),
-    instructed: Boolean(instructions),
+    languages: both ? [] : languages.map(String),
+    instructed: !both && Boolean(instructions),
   };
 }
 

@@ -22,9 +22,10 @@ test("the three models are found in the server's list, the chat model by its own
 
 test("a model that answers speech with speech is the chat model and the voice, and there is no other voice", () => {
   const both = { id: "both", voxlane: { task: "speech", sample_rate: 24000 } };
-  const { models, voices } = modelsListed({ data: [...LIST.data, both] });
+  const told = { task: "tts", voices: ["a"], languages: ["german"], instructions: true };
+  const { models, ...offered } = modelsListed({ data: [{ id: "voice", voxlane: told }, ...LIST.data, both] });
   assert.deepEqual(models, { chat: "both", listening: "ears", voice: "both" });
-  assert.deepEqual(voices, []);
+  assert.deepEqual(offered, { voices: [], languages: [], instructed: false });
 });
 
 test("a conversation names its models, without the folders they lie in", () => {

@@ -18,6 +18,7 @@ from voxlane.engine.api import (
     Finished,
     FromEngine,
     Loading,
+    Pieces,
     Probability,
     Ready,
     RefusalCode,
@@ -277,7 +278,17 @@ class EngineClient:
     def _deliver(self, message: FromEngine) -> None:
         """Give a message to its request, or to all that observe."""
         match message:
-            case Started() | Text() | Words() | Samples() | ToolCall() | Probability() | VoiceMade() | Finished():
+            case (
+                Started()
+                | Text()
+                | Words()
+                | Samples()
+                | Pieces()
+                | ToolCall()
+                | Probability()
+                | VoiceMade()
+                | Finished()
+            ):
                 inbox = self._inboxes.get(message.request_id)
                 if isinstance(message, Finished):
                     for observer in self._observers:

@@ -14,6 +14,7 @@ from voxlane.engine.api import (
     EndInput,
     Finished,
     Pause,
+    Pieces,
     Probability,
     Resume,
     Samples,
@@ -26,7 +27,7 @@ from voxlane.engine.api import (
 )
 from voxlane.server.errors import VoxlaneError
 
-Output = Started | Text | Words | Samples | ToolCall | Probability | VoiceMade | Finished
+Output = Started | Text | Words | Samples | Pieces | ToolCall | Probability | VoiceMade | Finished
 
 
 class ReceivedMessages:

@@ -109,11 +109,12 @@ class ServerOffer:
         return bool(ready.model) or self._remote is not None
 
     def new_history(self, ready: EngineReady) -> History:
-        """Return an empty history, sized for the model that answers."""
+        """Return an empty history, sized for the models that answer."""
         speech = ready.speech
         if speech.name:
-            tokens = self._config.history_tokens or min(limits.HISTORY_TOKENS["gpu"], speech.context_tokens // 2)
-            return History(tokens, speech.context_tokens, speech.rows_s)
+            context = min(speech.context_tokens, ready.context_tokens if ready.model else speech.context_tokens)
+            tokens = self._config.history_tokens or min(limits.HISTORY_TOKENS["gpu"], context // 2)
+            return History(tokens, context, speech.rows_s)
         if self._remote is not None:
             return History(self._config.history_tokens or limits.HISTORY_TOKENS["remote"])
         usual = limits.HISTORY_TOKENS["cpu" if ready.device.startswith("cpu") else "gpu"]

@@ -97,6 +97,24 @@ async def test_the_realtime_api_speaks_with_it(talking: VoiceServer) -> None:
     assert done.output[0].content[0].transcript == words
 
 
+async def test_the_next_answer_knows_the_frames_of_the_one_before(talking: VoiceServer) -> None:
+    client = AsyncOpenAI(base_url=f"{talking.url}/v1", api_key="none")
+    costs = []
+    async with client.realtime.connect(model="gpt-realtime") as connection:
+        for _ in range(2):
+            content = [{"type": "input_text", "text": QUESTION}]
+            await connection.conversation.item.create(item={"type": "message", "role": "user", "content": content})
+            await connection.response.create(response={"max_output_tokens": 24})
+            async for event in connection:
+                if event.type == "response.done":
+                    costs.append(event.response.usage)
+                    break
+    first, second = costs
+    assert first.output_tokens > 24  # tokens and frames
+    assert second.input_tokens > first.input_tokens + first.output_tokens
+    assert second.input_token_details.cached_tokens > first.input_tokens
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

@@ -12,6 +12,7 @@ import pytest
 from peer import MANUAL, Peer, bystander, eventually, speech
 from websockets.exceptions import InvalidStatus
 
+from voxlane.engine.api import ConverseModel
 from voxlane.engine.api import Ready as EngineReady
 from voxlane.server.commands.serve import drain
 from voxlane.server.config import ChatConfig, Config, LimitsConfig, ServerConfig, VoiceConfig
@@ -416,6 +417,16 @@ def test_what_a_model_is_shown_suits_where_it_runs() -> None:
         registry = SessionRegistry(config, EngineProcess(config.engine), Metrics(), "test")
         return registry.offer.new_history(EngineReady("m", "a", 1, context, "w", "p", 1, 1, 1, device))._budget
 
+    def budget_with_speech(model: str, context: int, speech_context: int) -> int:
+        registry = SessionRegistry(Config(), EngineProcess(Config().engine), Metrics(), "test")
+        speech = ConverseModel("s", speech_context, 12.5, 1920)
+        return registry._new_history(
+            EngineReady(model, "a", 1, context, "w", "p", 1, 1, 1, "cpu", speech=speech)
+        )._budget
+
+    assert budget_with_speech("", 0, 32_768) == 8000
+    assert budget_with_speech("m", 2048, 32_768) == 1024  # the chat model writes replies that are only text
+    assert budget_with_speech("m", 32_768, 2048) == 1024
     assert budget("cpu, 2 threads", 32_768) == 2000
     assert budget("cpu", 2048) == 1024
     assert budget("NVIDIA H200", 32_768) == 8000

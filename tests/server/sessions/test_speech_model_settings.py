@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from voxlane.engine.api import ConverseModel, Ready, Tool
+from voxlane.server.config import Config
 from voxlane.server.conversation.values import SessionConfig
+from voxlane.server.engine_client.engine_process import EngineProcess
 from voxlane.server.errors import InvalidRequest
+from voxlane.server.metrics import Metrics
+from voxlane.server.sessions.registry import SessionRegistry
 from voxlane.server.sessions.speech_model_settings import for_speech_model
 
 READY = Ready("", "", 0, 0, "", "", 0, 0, 0, "cpu", speech=ConverseModel("lfm2-audio", 4000, 12.5, 1920))
@@ -30,3 +35,14 @@ def test_any_voice_is_the_models() -> None:
     assert for_speech_model(SessionConfig(voice="alloy"), READY, any_voice=True, chats=False).voice == ""
     with pytest.raises(InvalidRequest, match="has one voice"):
         for_speech_model(SessionConfig(voice="alloy"), READY, any_voice=False, chats=False)
+
+
+def test_a_conversation_of_a_server_that_can_do_more_goes_on() -> None:
+    """Its greeting has been said; its tools are lost with the model that called them."""
+    engine = EngineProcess(Config().engine)
+    engine._ready = READY
+    registry = SessionRegistry(Config(), engine, Metrics(), "test")
+    saved = SessionConfig(tools=TOOLS.tools, greeting="Hello!", voice="somebody", speed=1.5)
+    assert registry._adapted(saved) == SessionConfig()
+    told = registry.capabilities(structs.replace(READY, speak_languages=("german",), instructed=True))
+    assert (told.voices, told.voice_languages, told.instructed, told.one_pace) == ((), (), False, True)
