@@ -420,7 +420,7 @@ def test_what_a_model_is_shown_suits_where_it_runs() -> None:
     def budget_with_speech(model: str, context: int, speech_context: int) -> int:
         registry = SessionRegistry(Config(), EngineProcess(Config().engine), Metrics(), "test")
         speech = ConverseModel("s", speech_context, 12.5, 1920)
-        return registry._new_history(
+        return registry.offer.new_history(
             EngineReady(model, "a", 1, context, "w", "p", 1, 1, 1, "cpu", speech=speech)
         )._budget
 

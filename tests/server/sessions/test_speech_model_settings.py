@@ -43,6 +43,6 @@ def test_a_conversation_of_a_server_that_can_do_more_goes_on() -> None:
     engine._ready = READY
     registry = SessionRegistry(Config(), engine, Metrics(), "test")
     saved = SessionConfig(tools=TOOLS.tools, greeting="Hello!", voice="somebody", speed=1.5)
-    assert registry._adapted(saved) == SessionConfig()
-    told = registry.capabilities(structs.replace(READY, speak_languages=("german",), instructed=True))
+    assert registry.offer.adapted(saved) == SessionConfig()
+    told = registry.offer.capabilities(structs.replace(READY, speak_languages=("german",), instructed=True))
     assert (told.voices, told.voice_languages, told.instructed, told.one_pace) == ((), (), False, True)
