@@ -92,17 +92,8 @@ class DialogueGraphs(StagedGraphs[Size]):
             self.hidden[: size.rows].copy_(hidden.index_select(0, part["wanted"]) if size.wide else hidden)
 
 
-class TextGraphs(StagedGraphs[int]):
-    """The next tokens of some rows; `chosen` holds them in the packet's order."""
-
-    def __init__(self, model: Lfm2Audio, hidden: Tensor, device: torch.device, *, max_rows: int) -> None:
-        self._model = model
-        self._hidden = hidden
-        shapes = {rows: {"places": (rows,), "rules": (rows, PACKET)} for rows in buckets_up_to(max_rows)}
-        super().__init__(shapes, device)
-        self._tokens = torch.zeros(max_rows, dtype=torch.int32, device=device)
-        self._logprobs = torch.zeros(max_rows, device=device)
-        self.chosen = torch.zeros(max_rows, dtype=torch.int32, pin_memory=device.type == "cuda")
+class RowGraphs(StagedGraphs[int]):
+    """Steps over some hidden rows, by their number."""
 
     def size(self, rows: int) -> int:
         """Return the smallest step for so many rows."""
@@ -117,6 +108,19 @@ class TextGraphs(StagedGraphs[int]):
     def _work(self, size: int) -> tuple[int, ...]:
         return (size,)
 
+
+class TextGraphs(RowGraphs):
+    """The next tokens of some rows; `chosen` holds them in the packet's order."""
+
+    def __init__(self, model: Lfm2Audio, hidden: Tensor, device: torch.device, *, max_rows: int) -> None:
+        self._model = model
+        self._hidden = hidden
+        shapes = {rows: {"places": (rows,), "rules": (rows, PACKET)} for rows in buckets_up_to(max_rows)}
+        super().__init__(shapes, device)
+        self._tokens = torch.zeros(max_rows, dtype=torch.int32, device=device)
+        self._logprobs = torch.zeros(max_rows, device=device)
+        self.chosen = torch.zeros(max_rows, dtype=torch.int32, pin_memory=device.type == "cuda")
+
     def _step(self, size: int) -> None:
         """Choose tokens by the rows' rules."""
         with torch.inference_mode():
@@ -127,7 +131,7 @@ class TextGraphs(StagedGraphs[int]):
             self.chosen[:size].copy_(self._tokens[:size], non_blocking=True)
 
 
-class SoundGraphs(StagedGraphs[int]):
+class SoundGraphs(RowGraphs):
     """The next frames of some rows, all codes of each; `made` holds them in the packet's order, and so do the rings."""
 
     def __init__(
@@ -151,19 +155,11 @@ class SoundGraphs(StagedGraphs[int]):
         super().__init__(shapes, device)
         self.made = torch.zeros((max_rows, model.config.groups), dtype=torch.int32, pin_memory=device.type == "cuda")
 
-    def size(self, rows: int) -> int:
-        """Return the smallest step for so many rows."""
-        return next(size for size in self._sizes if rows <= size)
-
     def packet(self, size: int) -> StagingBuffer:
-        """Return a step's packet, cleared: all its rows are padding."""
-        packet = self._packets[size]
-        packet.clear()
+        """Return a step's packet, cleared: all its rows are padding, of no stream."""
+        packet = super().packet(size)
         packet.host["streams"].fill(self._rings.nobody)
         return packet
-
-    def _work(self, size: int) -> tuple[int, ...]:
-        return (size,)
 
     def _step(self, size: int) -> None:
         """Choose all codes of the next frames; frame n of a stream goes to place n % RING of its ring."""
