@@ -196,7 +196,7 @@ class Tokenizer:
             [self._entry(message, names, guard) for message in messages],
             {
                 **self._vocabulary.variables,
-                # A person who waits for an answer does not hear thoughts, only how long they take.
+                # Thoughts are not spoken: of a thought a person hears only the silence.
                 **({"enable_thinking": False} if self._template.may_think else {}),
                 "add_generation_prompt": add_generation_prompt,
                 "tools": self._guarded_all(shown, guard) or None,

@@ -82,7 +82,9 @@ def test_the_largest_of_the_growing_files_is_kept(part: Part, tmp_path: Path) ->
 
 def test_tasks_run_beside_each_other() -> None:
     meeting = threading.Barrier(WORKERS)
-    side_by_side([lambda: meeting.wait(60)] * WORKERS)
+    met: list[int] = []
+    side_by_side([lambda: met.append(meeting.wait(60))] * WORKERS)
+    assert sorted(met) == list(range(WORKERS))
 
 
 def test_the_first_error_is_raised_and_no_further_task_begins() -> None:
