@@ -39,6 +39,8 @@ class Abilities:
     next_token_s: float | None = None
     # Tokens of the smallest step worth running; the step budget is never too short for it. 0: the model sets no bound.
     smallest_step: int = 0
+    # Whether rows differ so much that a late request's steps hold only requests that are needed soon.
+    hurries: bool = False
 
 
 PLAIN = Abilities()
@@ -49,8 +51,9 @@ TEXT = Abilities(plans_ahead=True, next_token_s=0.15, smallest_step=MIN_CHUNK)
 SPEECH_FRAMES = Abilities(smallest_step=1)
 """A speech model that decodes frame by frame."""
 
-CONVERSATION = Abilities(smallest_step=MIN_CHUNK)
-"""A model that reads a conversation in chunks, and then writes and speaks."""
+CONVERSATION = Abilities(smallest_step=MIN_CHUNK, hurries=True)
+"""A model that reads a conversation in chunks, and then writes and speaks. A step with a frame takes several times as
+long as one with tokens alone, and an answer begins with tokens."""
 
 
 @dataclass(slots=True)

@@ -34,6 +34,9 @@ FIRST_TOKEN_TARGET_S = {Priority.NORMAL: 2.0, Priority.HIGH: 0.5, Priority.CRITI
 CACHED_TASKS = frozenset({"chat", "complete", "probe", "converse"})
 """Tasks whose prompts use the prefix cache."""
 
+SPARE_S = 0.25
+"""While a request of a model that hurries is late, those that are due later than this are in none of its steps."""
+
 SLOW_MACHINE_FACTOR = 2.0
 """A step may always take this many times as long as a model's smallest step, or a slow machine would batch nothing."""
 
@@ -200,14 +203,28 @@ class Scheduler:
         awake = [request for request in ready if request.not_needed_before_s <= now]
         if not awake and any(other.ready and other.not_needed_before_s <= now for other in self.requests.values()):
             return []
-        return self.in_order(awake, now) + self._company(ready, awake, now) if awake else self.in_order(ready, now)
+        if not awake:
+            return self.in_order(ready, now)
+        hurried = self._hurried(awake, now)
+        if hurried:
+            awake = [one for one in awake if one.model not in hurried or self._due(one) <= now + SPARE_S]
+        return self.in_order(awake, now) + self._company(ready, awake, hurried, now)
 
-    def _company(self, ready: list[Request], awake: list[Request], now: float) -> list[Request]:
+    def _hurried(self, awake: list[Request], now: float) -> set[ModelName]:
+        """Return the models that hurry and have a late request: its person hears nothing."""
+        if self.limits.policy != "deadline":
+            return set()
+        models = {name for name, resources in self.resources.items() if resources.abilities.hurries}
+        return {one.model for one in awake if one.model in models and self._due(one) <= now}
+
+    def _company(
+        self, ready: list[Request], awake: list[Request], hurried: Collection[ModelName], now: float
+    ) -> list[Request]:
         """Return the requests that may join a step of their model before they are needed: a frame more costs little.
 
-        None joins a model whose step holds a prompt.
+        None joins a model whose step holds a prompt, or a late request.
         """
-        models = {one.model for one in awake} - {one.model for one in awake if not one.decoding}
+        models = {one.model for one in awake} - {one.model for one in awake if not one.decoding} - set(hurried)
         resting = (one for one in ready if one.joins_from_s <= now < one.not_needed_before_s and one.model in models)
         return sorted(resting, key=lambda one: one.not_needed_before_s)
 
@@ -234,13 +251,7 @@ class Scheduler:
         Lanes: starved requests; critical ones; those with output, a deadline or high priority; new prompts. Without
         the last two apart, an overloaded engine would stop every answer until all prompts are read.
         """
-        next_token_s = self.resources[request.model].abilities.next_token_s
-        if request.first_token_s and next_token_s is not None:
-            due = request.last_token_s + next_token_s
-        elif request.due_s is not None:
-            due = request.due_s
-        else:
-            due = request.arrival_s + FIRST_TOKEN_TARGET_S[request.priority]
+        next_token_s, due = self.resources[request.model].abilities.next_token_s, self._due(request)
         promised = request.first_token_s or request.due_s is not None or request.priority is Priority.HIGH
         if request.starved:
             lane = 0
@@ -252,6 +263,15 @@ class Scheduler:
             return lane, due - now  # the next token takes about as long for every request
         needed_s = seconds_with(self.resources[request.model], NOTHING, request, request.pending)
         return lane, due - now - needed_s
+
+    def _due(self, request: Request) -> float:
+        """Return when a request's next token is due, or its next sound."""
+        next_token_s = self.resources[request.model].abilities.next_token_s
+        if request.first_token_s and next_token_s is not None:
+            return request.last_token_s + next_token_s
+        if request.due_s is not None:
+            return request.due_s
+        return request.arrival_s + FIRST_TOKEN_TARGET_S[request.priority]
 
     # ---- blocks
 

@@ -115,8 +115,22 @@ class Talker:
             commands += self._speak(now)
         elif self._state == "listening":
             commands += self._listen(now)
-        self.due_s = now + (PIECE_S / 4 if self._state != "quiet" else max(self._began_s - now, POLL_S))
+        self.due_s = max(self._next_s(now), now + POLL_S)
         return commands
+
+    def _next_s(self, now: float) -> float:
+        """Return when something is due next, unless a message comes before."""
+        verdicts = [one.held_s + VERDICT_S for one in self._given_up]
+        if self._state == "quiet":
+            due_s = self._began_s
+        elif self._state == "speaking":
+            due_s = min(self._began_s + self._voice_s, self._began_s + self._sent / LISTEN_RATE + PIECE_S)
+        else:
+            heard = self._heard
+            assert heard is not None, "an answer is awaited"
+            soon_s = now + PIECE_S / 4  # what comes meanwhile may change when the person acts
+            due_s = min(heard.cut_s or (heard.until_s if heard.over else soon_s), soon_s)
+        return min([due_s, *verdicts])
 
     def _begin(self, now: float, priority: Priority) -> list[ToEngine]:
         self._turn += 1

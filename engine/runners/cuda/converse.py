@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -85,9 +86,8 @@ class CudaConverse(CudaCodecRunner, ConverseRunner):
         streams = [stream_of(row) for row in rows]
         ready = {index: self._meet(stream) for index, stream in enumerate(streams) if stream.slot >= 0}
         clips = unencoded([(dialogue_of(row), row.start, row.start + row.count) for row in rows])
-        self.model.encode(
-            clips, self._encoder.encode
-        )  # before the watch begins: what a step costs does not depend on the clips in it
+        # Before the watch begins: what a step costs does not depend on the clips in it.
+        self._clips.encode(clips, partial(self.model.encode, encode=self._encoder.encode))
         if behind := any(streams[index].stale for index in ready):
             watch.start()
         self._catch_up_known((streams[index], known) for index, known in ready.items())

@@ -11,11 +11,11 @@ import torch
 from converse_house import DRAWN, LIKELIEST, SOUND_TOLERANCE, STEPS, House, dialogue, prompts
 from lfm2_audio_reference import SlowSpeech
 
-from voxlane.engine.models.lfm2_audio.dialogue import ClipRow, number_of
+from voxlane.engine.models.lfm2_audio.dialogue import ClipRow, SpokenClip, number_of
 from voxlane.engine.models.lfm2_audio.mimi import MimiCodec
 from voxlane.engine.models.lfm2_audio.model import Lfm2Audio
 from voxlane.engine.models.qwen3_tts.config import SpeechSampling
-from voxlane.engine.runners.converse import DialogueStream
+from voxlane.engine.runners.converse import DialogueStream, EncodedClips
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 
 
@@ -92,3 +92,35 @@ def test_after_a_rewind_the_same_follows(model: Lfm2Audio, codec: MimiCodec, fra
     assert len(stream.utterance.frames) == frames
     assert house.answer(request) == before
     np.testing.assert_allclose(np.concatenate(house.samples[request]), sounds, atol=SOUND_TOLERANCE)
+
+
+def test_a_clip_that_was_heard_before_is_not_encoded_again(
+    model: Lfm2Audio, codec: MimiCodec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next turns bring the same sound along, in clips of their own."""
+    house, encoded = House(model, codec), []
+    plain = model.encode
+    monkeypatch.setattr(model, "encode", lambda clips: (encoded.extend(clips), plain(clips)))
+    for _ in range(2):
+        request = house.ask(prompts(model)[1])
+        house.answer(request)
+        house.runner.slots.release(request.payload.slot)
+    heard = {piece.clip.digest for piece in prompts(model)[1] if isinstance(piece, ClipRow)}
+    assert [clip.digest for clip in encoded] == list(heard)
+
+
+def test_only_so_many_rows_are_kept_those_used_last() -> None:
+    clips = [SpokenClip(torch.full((16,), number / 8), states=4) for number in range(4)]
+    encoded: list[SpokenClip] = []
+
+    def encode(given: list[SpokenClip]) -> None:
+        encoded.extend(given)
+        for clip in given:
+            clip.rows = clip.samples[:4].clone()
+
+    kept = EncodedClips(most_rows=8)
+    for number in (0, 1, 0, 2, 0, 1):
+        clip = SpokenClip(clips[number].samples, states=4)
+        kept.encode([clip, clip], encode)
+        assert torch.equal(clip.rows, clips[number].samples[:4])
+    assert [int(8 * clip.samples[0]) for clip in encoded] == [0, 1, 2, 1]
