@@ -147,7 +147,7 @@ def calls_written(said: Sequence[ChatMessage]) -> Iterator[list[ChatMessage]]:
 def sample(said: Sequence[ChatMessage], learnt_from: int, tools: Sequence[Tool], tokenizer: Tokenizer) -> Sample | None:
     """Return a conversation as tokens, with the replies from a message on to learn; calls among them are not learnt.
 
-    None if it is too long or its replies cannot be located.
+    None if it is too long, if it has nothing to learn or if its replies cannot be located.
     """
     tokens = tokenizer.encode_chat(said, tools=tools, add_generation_prompt=False)
     learnt = [False] * len(tokens)
@@ -160,7 +160,7 @@ def sample(said: Sequence[ChatMessage], learnt_from: int, tools: Sequence[Tool],
             return None
         last = len(end) - (not tokenizer.decode(end[-1:]).strip())  # the line break after a turn is the template's
         learnt[len(begin) : last] = [True] * (last - len(begin))
-    return Sample(tokens, learnt) if len(tokens) <= LONGEST_TOKENS else None
+    return Sample(tokens, learnt) if len(tokens) <= LONGEST_TOKENS and any(learnt) else None
 
 
 def dialogue_samples(dialogue: Dialogue, tokenizer: Tokenizer, chance: random.Random) -> list[Sample]:
@@ -212,7 +212,8 @@ def load(device: torch.device) -> Any:
     weights = open_weights(store.resolve(MODEL))
     number = torch.bfloat16 if device.type == "cuda" else torch.float32  # many CPUs have no fast bfloat16
     settings = {key: value for key, value in weights.config.items() if key not in ("architectures", "model_type")}
-    model = Qwen2ForCausalLM(Qwen2Config(**settings | {"tie_word_embeddings": True})).to(number)
+    settings |= {"tie_word_embeddings": True, "attn_implementation": "eager"}
+    model = Qwen2ForCausalLM(Qwen2Config(**settings)).to(number)
     named = {name: weights.tensor(name).to(number) for name in weights.names() if name != "lm_head.weight"}
     model.load_state_dict(named, strict=False)
     model.tie_weights()
@@ -281,8 +282,11 @@ def train(model: Any, products: dict[str, LowRank], rows: Sequence[Sample], devi
             group["lr"] = RATE * min(1.0, (step + 1) / WARM_UP_STEPS) * fade
         total, count = loss(model, batch, device)
         (total / count).backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(learnt, 1.0)
-        optimiser.step()
+        norm = torch.nn.utils.clip_grad_norm_(learnt, 1.0)
+        if norm.isfinite():
+            optimiser.step()
+        else:
+            print(f"  step {step + 1}: no finite gradient of {count} tokens of {len(batch)} samples, left out")
         optimiser.zero_grad(set_to_none=True)
         print(f"\r  step {step + 1} of {len(plan)}, {time.perf_counter() - begin:.0f} s", end="", flush=True)
     print()
