@@ -56,6 +56,7 @@ SOAK = (
     # whole sweeps against another implementation
     "engine/kernels/test_triton_attention", "engine/kernels/test_triton_sampling.py", "engine/models/test_kokoro.py",
     "engine/models/test_moonshine_library.py", "engine/models/test_moonshine_noise.py",
+    "engine/models/test_phonemes.py::test_all_replies",
     "engine/models/test_qwen2_coder.py", "engine/models/test_qwen3_tts", "engine/models/test_smollm2.py",
     "engine/models/test_streaming.py", "engine/runners/cuda/test_clause_tts.py",
     "engine/runners/cuda/test_codec_tts.py", "engine/runners/cuda/test_recogniser.py",

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import hibari.g2p
 import hibari.g2p.oov
@@ -26,8 +24,9 @@ from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime_errors
 
 from voxlane.engine.errors import WeightsError
+from voxlane.engine.models.phonemes import WordReader
 from voxlane.engine.text.normalise.pronunciations import NO_PRONUNCIATIONS, Pronunciations
-from voxlane.engine.text.normalise.reader import ReadWord, spoken_words
+from voxlane.engine.text.normalise.reader import spoken_words
 
 Samples = NDArray[np.float32]
 
@@ -41,18 +40,11 @@ LEAD_S = 0.03
 """Silence kept before the first sound. The networks were trained on clips that begin with 0.3 s of silence, for which a
 listener would wait in every reply."""
 
-_PAUSES_S = {**dict.fromkeys(".!?…", 0.35), **dict.fromkeys(",;:—", 0.15)}
-_NO_PAUSE_S = 0.05
-"""Silence kept after the last sound, by the clause's last punctuation, as between words of one sentence. The networks
-always leave 0.5 s, which breaks a sentence of several clauses."""
-
 _AHEAD_S = 0.05
 """How much earlier a sound is heard than its predicted time. The loudness of both networks' speech agrees best with the
 words' predicted times when these are moved forward by 40 to 60 ms, at speeds from 0.7 to 1.5."""
 
 _AUDIBLE = 10 ** (-45 / 20)  # of the loudest 10 ms: consonants are some 35 dB below, what surrounds the words 55
-_LETTER_AND_STOP = re.compile(r"\(?[A-Za-z]\.")
-_SILENT_PHONEMES = frozenset(' ;:,.!?—…"“”()')
 _PAD = 0
 RUN_ERRORS = (
     runtime_errors.Fail,
@@ -164,13 +156,14 @@ class Phonemiser:
     """Text to the phoneme ids that hibari and Kokoro share, English of both accents."""
 
     def __init__(self) -> None:
-        self._readers: dict[bool, Any] = {}
+        self._readers: dict[bool, WordReader] = {}
         vocabulary = resources.files(hibari).joinpath("assets", "vocab.json").read_text("utf-8")
         self._ids: dict[str, int] = json.loads(vocabulary)
+        self._space = self._ids[" "]
 
     def warm_up(self, *, british: bool = False) -> None:
-        """Load an accent's lexicon and its reader of unknown words, 0.6 s."""
-        self._reader(british).oov("voxlane")
+        """Load an accent's lexicon and its reader of unknown words, 0.8 s."""
+        self._reader(british).warm_up()
 
     def prepare(
         self, text: str, limit: int, *, british: bool = False, names: Pronunciations = NO_PRONUNCIATIONS
@@ -181,63 +174,26 @@ class Phonemiser:
         words = spoken_words(text, names)
         if not words:
             return NOTHING
-        readings = self._readings(words, british)
+        sounds = self._reader(british).read(words)
         ids, places = [_PAD], []
-        for word, reading in zip(words, readings, strict=True):
-            if reading and len(ids) > 1:
-                ids.append(self._ids[" "])
-            first, last = _sounding(reading)
-            places.append(WordPlace(word.start, word.end, len(ids) + first, len(ids) + last))
-            ids += [self._ids[phoneme] for phoneme in reading]
+        for word, sound in zip(words, sounds, strict=True):
+            if sound.ids and len(ids) > 1:
+                ids.append(self._space)
+            places.append(WordPlace(word.start, word.end, len(ids) + sound.first, len(ids) + sound.last))
+            ids += sound.ids
         if len(ids) - 1 > limit:
             raise ClauseTooLong(f"a clause of {len(ids) - 1} phonemes is too long to be said at once: {limit} at most")
         if all(place.first == place.last for place in places):
             return NOTHING
-        pause_s = next((_PAUSES_S[mark] for mark in reversed(readings[-1]) if mark in _PAUSES_S), _NO_PAUSE_S)
-        return Prepared((*ids, _PAD), _merged(places), pause_s)
+        return Prepared((*ids, _PAD), _merged(places), sounds[-1].pause_s)
 
-    def _readings(self, words: Sequence[ReadWord], british: bool) -> list[str]:
-        """Return each word's phonemes; they depend on the words around it."""
-        reader = self._reader(british)
-        readings, reading = [], ""
-        tokens = reader.tokenize(" ".join(word.text for word in words))
-        _give_phonemes(tokens, words, british)
-        # Words hold no space, so a token followed by one, and the last, ends a word.
-        for token in reader.phonemize_tokens(tokens):
-            reading += token.phonemes or ""
-            if token.whitespace:
-                readings.append(reading)
-                reading = ""
-        readings.append(reading)
-        if _LETTER_AND_STOP.fullmatch(words[-1].text) and not readings[-1].endswith("."):
-            readings[-1] += "."  # the library takes "B." for an initial
-        return ["".join(phoneme for phoneme in one if phoneme in self._ids) for one in readings]
-
-    def _reader(self, british: bool) -> Any:
+    def _reader(self, british: bool) -> WordReader:
         if british not in self._readers:
             path = Path(str(resources.files(hibari))) / "assets" / ("oov_gb.onnx" if british else "oov.onnx")
             unknown_words = hibari.g2p.oov.OOV(str(path), open_session(path.read_bytes(), path, threads=1))
-            self._readers[british] = hibari.g2p.G2P(oov=unknown_words, british=british)
+            library = hibari.g2p.G2P(oov=unknown_words, british=british)
+            self._readers[british] = WordReader(library, self._ids, british=british)
         return self._readers[british]
-
-
-def _give_phonemes(tokens: Sequence[Any], words: Sequence[ReadWord], british: bool) -> None:
-    """Set the phonemes of words that have some, before the reader looks for them; punctuation stays the reader's."""
-    place, said = 0, False
-    for token in tokens:
-        given = words[place].phonemes
-        if given and (said or any(map(str.isalnum, token.text))) and not _SILENT_PHONEMES.issuperset(token.text):
-            stop = token.text[len(token.text.rstrip(".,;:!?…—")) :]  # "A." is one token
-            token.phonemes, token.rating, said = ("" if said else _in_accent(given, british)) + stop, 5, True
-        if token.whitespace:
-            place, said = place + 1, False
-
-
-def _in_accent(phonemes: str, british: bool) -> str:
-    """Return phonemes as an accent has them: American English knows no length, no "ɒ" and no "əʊ"."""
-    if british:
-        return phonemes.replace("O", "Q")
-    return phonemes.replace("ː", "").replace("ɒ", "ɑ").replace("Q", "O")
 
 
 def open_session(
@@ -294,12 +250,6 @@ def _audible(samples: Samples, window: int) -> tuple[int, int]:
     power = np.einsum("nw,nw->n", windows, windows)
     heard = np.flatnonzero(power > power.max(initial=0.0) * _AUDIBLE**2)
     return (int(heard[0]) * window, (int(heard[-1]) + 1) * window) if len(heard) else (0, len(samples))
-
-
-def _sounding(reading: str) -> tuple[int, int]:
-    """Return where the punctuation before a word ends and where that after it begins."""
-    sounds = [place for place, phoneme in enumerate(reading) if phoneme not in _SILENT_PHONEMES]
-    return (sounds[0], sounds[-1] + 1) if sounds else (0, 0)
 
 
 def _merged(places: list[WordPlace]) -> tuple[WordPlace, ...]:

@@ -8,6 +8,7 @@ from voxlane.engine import links
 from voxlane.engine.audio import vad as vad_stream
 from voxlane.engine.jobs import chat, speak_clauses, speak_codec, transcribe
 from voxlane.engine.loop import command_queue, core, delivery, execution, job_table, telemetry
+from voxlane.engine.models import synthesis
 from voxlane.engine.runners.cuda import vad
 from voxlane.engine.schedule import scheduler
 
@@ -27,6 +28,7 @@ PARTS: dict[str, tuple[Place, ...]] = {
         for job in (speak_clauses.SpeakClausesJob, speak_codec.SpeakCodecJob)
         for name in ("work", "advance")
     ),
+    "phonemes": ((synthesis.Phonemiser, "prepare"),),
     "writing": tuple((chat.TextJob, name) for name in ("advance", "work")),
     "planning": (
         *((scheduler.Scheduler, name) for name in ("schedule", "ready")),

@@ -21,6 +21,8 @@ from voxlane.engine.text.normalise.tables import (
     BARE_TITLES,
     GREEK,
     MAY_END_SENTENCE,
+    MONTH_NUMBERS,
+    MONTHS,
     NUMBERED,
     ROMAN_CUES,
     ROMAN_NAMES,
@@ -47,7 +49,12 @@ _WITH = re.compile(r"(?:w/o|w/|b/c)(?![A-Za-z])")
 _WITH_READINGS = {"w/o": "without", "w/": "with", "b/c": "because"}
 _LETTER = r"[^\W\d_⁰-₟]"  # no superscripts or subscripts; some scripts have numbers that are letters, see _match_word
 _WORD = re.compile(rf"{_LETTER}++(?:['’‑-]{_LETTER}++)*+")
-_SIMPLE = re.compile(r"[a-z]{1,30}+(?:'[a-z]{1,3}+)?(?=[ \n,;!?)]|\Z)")
+_SIMPLE = re.compile(r"(?:[A-Z]?[a-z]{1,30}+(?:'[a-z]{1,3}+)?|I'[a-z]{1,2}+)(?=[ \n,;!?)]|\.?\Z)")
+_NOT_SIMPLE = frozenset(
+    {*BARE_ABBREVIATIONS, *BARE_TITLES, *BARE_STREETS, *MONTHS}
+    | {name.title() for name in (*MONTH_NUMBERS, *ABBREVIATIONS)}  # "Jan 5", "Mon - Fri"
+    | {"Sun", "ver"}
+)
 
 
 def _read_initials(text: str, at: int) -> Reading | None:
@@ -143,9 +150,13 @@ def _roman_value(numeral: str) -> int:
 
 
 def _read_simple(text: str, at: int) -> Reading | None:
-    """Read the common case first: a lower-case word that no other reader handles. These are four words in five."""
+    """Read the common case first: a word that no other reader handles. These are nine words in ten."""
     found = _SIMPLE.match(text, at)
-    return Reading(found.end(), [found[0]]) if found and found[0] not in BARE_ABBREVIATIONS else None
+    if not found or found[0] in _NOT_SIMPLE:
+        return None
+    if found.end() < len(text) and text[found.end()] == "." and found[0].lower() in ABBREVIATIONS:
+        return None
+    return Reading(found.end(), [found[0]])
 
 
 def _read_word(text: str, at: int) -> Reading | None:

@@ -112,11 +112,11 @@ class _Scan:
                 self._at += 1
             elif char.isspace():
                 self._at += 1
+            elif char.isalpha():
+                self._ask(NAME_READERS)
             elif self._starts_number(char):
                 joined = _is_digit(char) and self._peek(-1).isalpha()
                 self._ask(JOINED_READERS if joined else _NUMBER_READERS)
-            elif char.isalpha():
-                self._ask(NAME_READERS)
             else:
                 self._symbol(char)
         found = zip(self._words, self._spans, self._phonemes, strict=True)

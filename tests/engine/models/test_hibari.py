@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from pathlib import Path
 
 import hibari
+import hibari.voices
 import numpy as np
 import pytest
 from examples import examples
@@ -153,6 +155,20 @@ def test_only_voices_that_are_here(voice: Hibari, tmp_path: Path, monkeypatch: p
     assert Hibari().voices == ("heart",)
     with pytest.raises(WeightsError, match=r"bf_emma\.int8\.onnx: not the file of hibari's voice emma"):
         voice.synthesise(voice.prepare("Hello."), voice="emma")
+
+
+def test_a_voice_whose_file_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIBARI_HOME", str(tmp_path))
+    file = tmp_path / "bf_emma.int8.onnx"
+    file.write_bytes(b"something")
+    sha256 = hashlib.sha256(b"something").hexdigest()
+    monkeypatch.setitem(hibari.voices.VOICES, "emma", {**hibari.voices.VOICES["emma"], "sha256": sha256})
+    voice = Hibari()
+    assert "emma" in voice.voices
+    file.unlink()
+    prepared = voice.prepare("Hello.", voice="emma")
+    with pytest.raises(SynthesisError, match="voice emma is not on this machine"):
+        voice.synthesise(prepared, voice="emma")
 
 
 def test_accents() -> None:

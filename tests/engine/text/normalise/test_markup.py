@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxlane.engine.text.normalise.markup import plain
+from voxlane.engine.text.normalise.markup import INLINE, may_have_markup, plain
 
 MARKUP = st.lists(
     st.sampled_from([
@@ -34,6 +35,22 @@ def test_every_character_stands_where_it_says(source: str) -> None:
 @given(st.text(alphabet=st.characters(categories=["L"]), max_size=80))
 def test_letters_pass_through(source: str) -> None:
     assert plain(source).text == source
+
+
+@pytest.mark.parametrize(
+    "mark",
+    ["`a`", "http://a", "www.a", "a@b.c", "C:\\a", "a_b.py", "[a](b)", "[^1]", "<mailto:a>", "<!-- a -->", "<b>",
+     "&lt;", "1\u20e3", ":)", ";)", "=)", "<3", "^^", "xD", "XD", "*", "~~", "_", "|", "\\", "`"],
+)  # fmt: skip
+def test_a_line_with_markup_is_searched(mark: str) -> None:
+    assert INLINE.search(f"a {mark} b")
+    assert may_have_markup(f"a {mark} b")
+
+
+@settings(max_examples=examples(600), deadline=None)
+@given(MARKUP | st.text("aw.xD3(:;=^`@\\\\_[<&#*~|'\u20e3 ", max_size=8))
+def test_a_line_that_is_not_searched_has_no_markup(line: str) -> None:
+    assert may_have_markup(line) or INLINE.search(line) is None
 
 
 def test_an_address_keeps_its_underscores() -> None:

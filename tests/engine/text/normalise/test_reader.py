@@ -11,6 +11,8 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from voxlane.engine.text.normalise import tables
+from voxlane.engine.text.normalise.names import NAME_READERS
 from voxlane.engine.text.normalise.reader import ReadWord, speakable, spoken_words
 
 TABLES: dict[str, list[tuple[str, str]]] = {
@@ -227,6 +229,7 @@ TABLES: dict[str, list[tuple[str, str]]] = {
         ("v1.2.3", "version one point two point three"),
         ("1.2.3", "one point two point three"),
         ("v2", "version two"),
+        ("ver 5", "version five"),
         ("Python 3.11", "Python three point eleven"),
     ],
     "roman numerals": [
@@ -352,6 +355,60 @@ TEXTS = st.lists(
     st.one_of(FRAGMENTS, st.text(max_size=12), st.sampled_from(list(" \n.,-–(*_`|<>[]$%#'\"😀²½"))), max_size=8
 )
 JOINED = st.builds(lambda parts, gap: gap.join(parts), TEXTS, st.sampled_from(["", " ", "\n", " and "]))
+
+
+TABLE_WORDS = sorted(
+    {
+        word
+        for table in (
+            tables.ABBREVIATIONS, tables.TITLES, tables.BARE_TITLES, tables.BARE_ABBREVIATIONS, tables.BARE_STREETS,
+            tables.MONTHS, tables.MONTH_NUMBERS, tables.NUMBERED, tables.ROMAN_CUES, tables.ROMAN_NAMES,
+            tables.SPELLED_AS_WORDS, tables.STREETS, tables.VERSIONED, tables.CURRENCIES, tables.UNITS,
+        )
+        for entry in table
+        for word in (entry, entry.title(), entry.upper(), entry.lower())
+    }
+    | {"Sun", "I'm", "I", "a", "A", "www", "Vi", "hello", "Hello", "King", "code", "Can't"}
+)  # fmt: skip
+ENDINGS = (
+    "",
+    ".",
+    ". 5",
+    " 5",
+    ". Five",
+    " Five",
+    " five",
+    ",",
+    " V",
+    " I",
+    " - Fri",
+    "-Sun",
+    ".com",
+    ".py",
+    "?",
+    "'s.",
+)
+
+
+def check_first_reader(text: str) -> None:
+    """Assert that what the first reader of names reads, the others would read in the same way."""
+    first, *others = NAME_READERS
+    for at, char in enumerate(text):
+        if char.isalpha() and not text[at - 1 : at].isalnum() and (reading := first(text, at)):
+            assert reading == next(filter(None, (reader(text, at) for reader in others)))
+
+
+def test_the_first_reader_leaves_what_others_know_to_them() -> None:
+    for word in TABLE_WORDS:
+        for ending in ENDINGS:
+            check_first_reader(f"The King Louis {word}{ending}")
+            check_first_reader(f"{word}{ending}")
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(JOINED | st.lists(st.sampled_from(TABLE_WORDS), max_size=6).map(" ".join))
+def test_the_first_reader_reads_as_the_others(text: str) -> None:
+    check_first_reader(text)
 
 
 def test_no_digit_of_any_script_is_left_to_the_voice():
