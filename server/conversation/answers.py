@@ -40,7 +40,7 @@ from voxlane.server.conversation.reply import Reply
 from voxlane.server.conversation.saved import SavedProgress
 from voxlane.server.conversation.server_events import Fault, Latency, ReplyDone, ToolCalled, TurnDone
 from voxlane.server.conversation.speech_reply import SpeechReply
-from voxlane.server.conversation.user_turn import RATE, UserSpeech
+from voxlane.server.conversation.user_turn import RATE, Content, UserSpeech
 from voxlane.server.conversation.values import Item, SessionConfig
 
 ReplyMessage = Started | Text | Samples | Pieces | Finished | Refused | ToolCall
@@ -67,7 +67,6 @@ class SpokenReply:
 
     text: str
     ledger: Ledger
-    pieces: Frames = ()
 
 
 class Answers:
@@ -91,8 +90,8 @@ class Answers:
         self._epoch = 0
         self._speech = speech  # answers with speech
         self._chats = chats  # there is a model that answers with text
-        self._expected: str | bytes = ""  # what the prepared reply answers
-        self._failed: str | bytes = ""  # what preparing a reply failed for
+        self._expected: Content = ""  # what the prepared reply answers
+        self._failed: Content = ""  # what preparing a reply failed for
         self._answered: UserSpeech | None = None  # the turn that the reply answers, for its latencies
         self._broken = False  # the engine sends no more of the reply
         self.asides: dict[int, Reply] = {}
@@ -102,6 +101,7 @@ class Answers:
         self._results = 0
         self._rounds = 0  # times that results were answered since the person's turn
         self._spoken: dict[str, SpokenReply] = {}  # by item, oldest first
+        self._last_pieces: tuple[str, Frames] = ("", ())  # the item and all pieces of the last reply that spoke
         self._awaiting: Reply | None = None  # a reply heard to its end whose tool results are awaited
 
     @property
@@ -113,17 +113,16 @@ class Answers:
         """Return the id under which a reply is remembered."""
         return reply_item(self._session, epoch)
 
-    @property
-    def most_sound(self) -> int:
-        """Bytes of a turn's sound that are kept: what the speech-to-speech model hears at once, 0 without one."""
-        if self._speech is None:
-            return 0
-        fits_s = self._speech.context_tokens / 2 / self._speech.rows_s  # half of its context
-        return 2 * int(min(MAX_UNHEARD_S, fits_s) * RATE)
+    def most_sound(self, config: SessionConfig) -> int:
+        """Return how many bytes of a turn's sound are kept: what the model that answers it hears at once.
 
-    def hearable(self, sound: bytes, config: SessionConfig) -> bytes:
-        """Return a turn's sound if a reply answers it, "" if the chat model answers its words or it is too long."""
-        return sound if self._model_for(config) is not None and len(sound) <= self.most_sound else b""
+        It is 0 where the chat model answers, and where text alone is given and only on request, as in a transcription.
+        """
+        speech = self._model_for(config)
+        if speech is None or not (config.speaks or config.replies):
+            return 0
+        fits_s = speech.context_tokens / 2 / speech.rows_s  # half of its context
+        return 2 * int(min(MAX_UNHEARD_S, fits_s) * RATE)
 
     def _model_for(self, config: SessionConfig) -> ConverseModel | None:
         """Return the speech-to-speech model that answers; None if the chat model does."""
@@ -266,7 +265,7 @@ class Answers:
         if speech is None:
             self.history.make_room(fixed, reply_tokens)
             return self.history.prompt(config.instructions, saying)
-        rows = ceil(len(turn.said) / 2 / RATE * speech.rows_s) if turn is not None else 0
+        rows = ceil(turn.said_bytes / 2 / RATE * speech.rows_s) if turn is not None else 0
         self.history.make_room(fixed, rows + SPEECH_POSITIONS * reply_tokens)
         said = Item(turn.item, "user", saying, sound=turn.said) if turn is not None else None
         return self.history.spoken_prompt(config.instructions, said)
@@ -366,9 +365,16 @@ class Answers:
             end = len(spoken.text)
         heard = spoken.text[:end].strip()
         whole = heard == spoken.text.strip()
-        pieces = spoken.pieces if whole else self._heard_pieces(spoken.pieces, sample)
-        self.history.fill(item, heard, whole=whole, pieces=pieces)
+        self.history.fill(item, heard, whole=whole, pieces=self._pieces_until(item, None if whole else sample))
         return heard, min(seconds, spoken.ledger.sent_samples / self._speak_rate)
+
+    def _pieces_until(self, item: str, sample: int | None) -> Frames:
+        """Return what is known of a past reply's pieces, up to a sample: of earlier replies, what was heard of them."""
+        last, pieces = self._last_pieces
+        if last != item:
+            known = self.history.get(item)
+            pieces = known.pieces if known is not None else ()
+        return pieces if sample is None else self._heard_pieces(pieces, sample)
 
     def cancel_aside(self, epoch: int, now: float) -> list[Effect] | None:
         """End an aside; return None if no aside has this epoch."""
@@ -427,7 +433,8 @@ class Answers:
         self.reply_ended_s, self.asked = now, whole and heard.rstrip(" \"'”’").endswith("?")
         self.history.fill(reply.item, heard.strip(), whole=whole, pieces=pieces)
         if reply.speaks:
-            self._spoken[reply.item] = SpokenReply(reply.text, reply.ledger, tuple(reply.pieces))
+            self._spoken[reply.item] = SpokenReply(reply.text, reply.ledger)
+            self._last_pieces = (reply.item, tuple(reply.pieces))
             if len(self._spoken) > KEPT_REPLIES:
                 del self._spoken[next(iter(self._spoken))]
         return heard

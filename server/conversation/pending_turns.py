@@ -99,7 +99,8 @@ class PendingTurns:
         """Have a clip transcribed that the client placed as an item."""
         number = self._speaker.next_turn()
         clip = UserSpeech(number, item, f"{self._name}/hear{number}", 0, 0, clip=True)
-        clip.said = self._answers.hearable(pcm, self._speaker.config)
+        clip.keep(pcm, self._answers.most_sound(self._speaker.config))
+        clip.note_said(0)
         self._turns.append(clip)
         pieces = [
             SendToEngine(Append(clip.asr_id, audio=pcm[at : at + CLIP_BYTES])) for at in range(0, len(pcm), CLIP_BYTES)
@@ -205,6 +206,7 @@ class PendingTurns:
                 break
             turn = self._turns.popleft()
             self._answers.history.fill(turn.item, turn.text, sound=turn.remembered_sound)
+            turn.sound.clear()  # the history has it
             if turn.clip:
                 effects += self._answers.withdraw()  # a prepared reply does not know it
                 continue
