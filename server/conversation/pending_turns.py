@@ -15,7 +15,7 @@ from voxlane.server.conversation.answers import Answers
 from voxlane.server.conversation.audibility import Audibility
 from voxlane.server.conversation.client_events import Respond
 from voxlane.server.conversation.effects import Effect, Send, SendToEngine
-from voxlane.server.conversation.history import turn_item
+from voxlane.server.conversation.history import NOTHING_SAID, turn_item
 from voxlane.server.conversation.hot_words import hot_words
 from voxlane.server.conversation.phrases import leaves_floor, only_hums
 from voxlane.server.conversation.server_events import (
@@ -258,6 +258,7 @@ class PendingTurns:
         turn = UserSpeech(number, turn_item(self._name, number), "", 0, 0, stopped_s=now, ended_s=now, words_s=now)
         from_s = max(0.0, heard_s - (config.turns.idle_s or 0.0))
         effects: list[Effect] = [Send(IdleTimeout(number, turn.item, from_s, heard_s)), self.remember(turn)]
+        self._answers.history.fill(turn.item, NOTHING_SAID)
         return [*effects, *self._answers.answer(turn, config)]
 
     def end_wordless(self, turn: UserSpeech, now: float) -> list[Effect]:

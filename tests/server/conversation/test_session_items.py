@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from session_simulation import SAMPLES_PER_CHAR, SPEAK_RATE, STATS, sound
 from session_table import PAUSES, Table, ask, hear_no_engine, submits
 
-from voxlane.engine.api import Finished, Refused, Started, Text, Words
+from voxlane.engine.api import ChatMessage, ConverseModel, Finished, Refused, Started, Text, Words
 from voxlane.server.conversation.client_events import (
     Audio,
     CancelReply,
@@ -23,7 +24,7 @@ from voxlane.server.conversation.client_events import (
     ShowItem,
 )
 from voxlane.server.conversation.effects import RequestsLost
-from voxlane.server.conversation.history import MAX_CHARS, History
+from voxlane.server.conversation.history import MAX_CHARS, NOTHING_SAID, History
 from voxlane.server.conversation.pending_turns import MOST_CLIPS
 from voxlane.server.conversation.server_events import (
     Duck,
@@ -391,6 +392,22 @@ def test_a_long_silence_after_a_reply_is_answered():
     table.wait(60)
     assert len(table.of(IdleTimeout)) == count
     assert len(table.of(TurnDone)) == len(table.of(ReplyStarted))
+
+
+@pytest.mark.parametrize("task", ["chat", "converse"])
+def test_the_model_is_told_that_nothing_was_said_and_it_stays_told(task: str):
+    """Else it would answer itself, and the next prompt would not begin like the one before."""
+    speech = ConverseModel("lfm2-audio", 4000, 12.5, SAMPLES_PER_CHAR) if task == "converse" else None
+    table = Table(SessionConfig(turns=TurnPolicy(idle_s=3.0)), session={"speech": speech, "chats": speech is None})
+    ask(table)
+    table.wait(20)
+    first, again, *_ = asked = submits(table, task)
+    told = [(*one.messages, *([ChatMessage("user", one.text)] if one.text else [])) for one in asked]
+    assert [message.role for message in told[1]] == ["system", "user", "assistant", "user"]
+    assert told[1][-1].content == NOTHING_SAID
+    assert first.messages == again.messages[: len(first.messages)]
+    assert told[2][:4] == told[1]
+    assert [message.role for message in told[2][4:]] == ["assistant", "user"]
 
 
 def test_any_voice_takes_the_floor_at_once_where_that_is_wanted():

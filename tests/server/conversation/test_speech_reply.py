@@ -15,6 +15,7 @@ from voxlane.engine.api import (
     MAX_UNHEARD_S,
     Append,
     Cancel,
+    ChatMessage,
     ConverseModel,
     EndInput,
     Finished,
@@ -225,14 +226,17 @@ def test_a_typed_turn_and_a_request_without_words_are_answered():
     one.feed(TextTurn("hello"))
     one.work()
     one.wait(60)
-    one.feed(Respond(SessionConfig()))
-    one.work()
-    one.wait(60)
-    typed, silent = submits(one, "converse")
+    for _ in range(2):
+        one.feed(Respond(SessionConfig()))
+        one.work()
+        one.wait(60)
+    typed, silent, again = submits(one, "converse")
     assert (typed.text, [message.role for message in typed.messages]) == ("hello", ["system"])
     assert silent.text  # something has to be answered
     assert [message.role for message in silent.messages] == ["system", "user", "assistant"]
-    assert len(one.of(ReplyDone)) == 2
+    assert again.messages[:4] == (*silent.messages, ChatMessage("user", silent.text))
+    assert [message.role for message in again.messages[4:]] == ["assistant"]
+    assert len(one.of(ReplyDone)) == 3
 
 
 @pytest.mark.parametrize(("chats", "task"), [(True, "chat"), (False, "converse")])
