@@ -278,6 +278,23 @@ def test_a_voice_of_one_pace_is_not_hurried() -> None:
         assert "audio.output.speed" in (complaint.param or "")
 
 
+def test_tools_that_a_speech_model_does_not_call_are_refused_and_the_conversation_goes_on() -> None:
+    spoken = replace(CAPABILITIES, chat_model="both", tts_model="both", speech_model="both", tools=False)
+    tools = {"tools": [{"type": "function", "name": "get_time"}]}
+    written = tools | {"output_modalities": ["text"]}
+    desk, alone = Desk(capabilities=spoken), Desk(capabilities=replace(spoken, written_tools=False))
+    for one, wish in ((desk, tools), (alone, tools), (alone, written)):
+        for event, place in ((update(wish), "session"), (create(wish), "response")):
+            (complaint,) = one.codec.decode(json.dumps(event))
+            assert isinstance(complaint, Complaint)
+            assert (complaint.param, complaint.message) == (
+                f"{place}.tools",
+                f"{place}.tools must be empty: both calls no tools.",
+            )
+        assert not one.session["tools"]
+    assert desk.update(**written).tools  # the chat model writes
+
+
 @pytest.mark.parametrize(
     "text",
     [
