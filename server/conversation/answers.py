@@ -405,15 +405,18 @@ class Answers:
             yield self.reply
         yield from self.asides.values()
 
-    def lose_engine(self) -> None:
-        """Note that the engine is gone: say what has come of the reply, and no more."""
+    def lose_engine(self) -> list[Effect]:
+        """Note that the engine is gone: of replies that it had not completed say what has come, and no more.
+
+        Return a Fault for each of them, or one that concerns none.
+        """
         if self.reply is not None and self.reply.stage == "tentative":
             self.reply = None
-        elif self.reply is not None:
-            self._broken = True
-            self.reply.break_off()
-        for aside in self.asides.values():
-            aside.break_off()
+        lost = [reply for reply in self._replies() if not reply.generated]
+        self._broken = self._broken or self.reply in lost
+        for reply in lost:
+            reply.break_off()
+        return [Send(replace(_ENGINE_LOST, epoch=reply.epoch)) for reply in lost] or [Send(_ENGINE_LOST)]
 
     def _complete(self, reply: Reply, config: SessionConfig, now: float) -> list[Effect]:
         self.reply = None
@@ -531,6 +534,9 @@ class Answers:
         choice = "none" if config.tool_choice == "none" or self._rounds >= MOST_TOOL_ROUNDS else "auto"
         config = replace(config, tool_choice=choice)
         return self._reply_to(self._prompt(config), waiting.turn, config)
+
+
+_ENGINE_LOST = Fault("engine_lost", "the engine is restarting; please repeat", retryable=True)
 
 
 def fault_of(message: Finished | Refused, epoch: int = 0) -> Fault:

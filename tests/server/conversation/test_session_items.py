@@ -22,6 +22,7 @@ from voxlane.server.conversation.client_events import (
     Played,
     Respond,
     ShowItem,
+    TextTurn,
 )
 from voxlane.server.conversation.effects import RequestsLost
 from voxlane.server.conversation.history import MAX_CHARS, NOTHING_SAID, History
@@ -594,6 +595,48 @@ def test_a_reply_that_waits_survives_the_engine():
     table.work()
     table.wait(60)
     assert table.of(ReplyDone)
+
+
+@pytest.mark.parametrize("task", ["chat", "converse"])
+def test_a_reply_that_was_complete_when_the_engine_was_lost_is_heard_to_its_end(task: str):
+    speech = ConverseModel("lfm2-audio", 4000, 12.5, SAMPLES_PER_CHAR) if task == "converse" else None
+    table = Table(session={"speech": speech, "chats": speech is None})
+    ask(table)
+    table.work()
+    table.wait(0.5)
+    assert not table.of(ReplyDone)
+    table.engine.work.clear()
+    table.feed(RequestsLost())
+    table.wait(60)
+    (done,) = table.of(ReplyDone)
+    assert done.text.strip() == table.engine.answer
+    assert [event.how for event in table.of(TurnDone)] == ["done"]
+    kept = table.session.history.items[-1]
+    assert (kept.text, kept.whole) == (table.engine.answer, True)
+    assert len(kept.pieces) == (2 * len(done.text) if speech else 0)
+    ask(table)
+    assert submits(table, task)[-1].messages[2].content == kept.text
+
+
+@pytest.mark.parametrize("task", ["chat", "converse"])
+def test_a_reply_that_was_not_complete_when_the_engine_was_lost_fails_with_what_was_heard(task: str):
+    speech = ConverseModel("lfm2-audio", 4000, 12.5, SAMPLES_PER_CHAR) if task == "converse" else None
+    table = Table(session={"speech": speech, "chats": speech is None})
+    table.feed(TextTurn("hello"))
+    while not table.client.samples:
+        table.work(1)
+    table.engine.work.clear()
+    table.feed(RequestsLost())
+    assert [event.code for event in table.of(Fault)] == ["engine_lost"]
+    table.wait(60)
+    assert [event.how for event in table.of(TurnDone)] == ["failed"]
+    (done,) = table.of(ReplyDone)
+    assert 0 < len(done.text) < len(table.engine.answer)
+    assert table.engine.answer.startswith(done.text)
+    ask(table)
+    table.wait(60)
+    assert submits(table, task)[-1].messages[2].content == done.text
+    assert [event.how for event in table.of(TurnDone)] == ["failed", "done"]
 
 
 def test_silence_is_counted_from_the_last_voice():
