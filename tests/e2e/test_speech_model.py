@@ -7,6 +7,8 @@ cut in.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,12 +117,31 @@ async def test_the_next_answer_knows_the_frames_of_the_one_before(talking: Voice
     assert second.input_token_details.cached_tokens > first.input_tokens
 
 
+@pytest.mark.parametrize("complete", [False, True])
+async def test_a_killed_engine_fails_only_what_it_had_not_completed(talking: VoiceServer, complete: bool) -> None:
+    length = 60 if complete else 400
+    async with calling(talking.url, temperature=1.0, max_tokens=length, turns={"mode": "manual"}) as caller:
+        await caller.client.say(QUESTION)
+        await caller.until("audio_done" if complete else "audio", 0)  # its last 1.5 s are still to be played
+        os.kill(talking.engine_pid(), signal.SIGKILL)
+        fault = await caller.until("error", 0)
+        assert fault["code"] == "engine_lost"
+        assert (await caller.until("turn_done", 0))["how"] == ("done" if complete else "failed")
+        heard = (await caller.until("reply_done", 0))["text"]
+        since = len(caller.events)
+        await caller.client.configure(max_tokens=12)
+        await caller.client.say("Go on.")  # it waits for the next engine
+        assert (await caller.until("turn_done", since))["how"] == "done"
+        assert heard.strip() or not complete
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
         ({"tools": [{"name": "get_time"}]}, "calls no tools"),
         ({"voice": "somebody"}, "has one voice"),
         ({"speed": 1.5}, "has one pace"),
+        ({"pronunciations": ["Nguyen = win"]}, "how names are said"),
         ({"greeting": "Hello!"}, "engine.tts_model"),
     ],
 )
