@@ -51,6 +51,11 @@ MOST_ASIDES = 8
 MOST_TOOL_ROUNDS = 8
 """Times in a row that a model may call tools instead of speaking; small models call the same one again and again."""
 
+CALLS = ("call", "result")
+"""The kinds of items that are about tools."""
+
+NO_CALLS = "the speech-to-speech model that answers reads neither tool calls nor their results"
+
 REPLY_TOKENS = 256
 """Tokens left for a reply beside the history; few replies are longer, even where they may be."""
 
@@ -123,6 +128,11 @@ class Answers:
             return 0
         fits_s = speech.context_tokens / 2 / speech.rows_s  # half of its context
         return 2 * int(min(MAX_UNHEARD_S, fits_s) * RATE)
+
+    @property
+    def reads_calls(self) -> bool:
+        """Whether a model that answers is told of tool calls and their results."""
+        return self._speech is None or self._chats
 
     def _model_for(self, config: SessionConfig) -> ConverseModel | None:
         """Return the speech-to-speech model that answers; None if the chat model does."""
@@ -214,6 +224,8 @@ class Answers:
         config, items = asked.config, self._input(asked, now)
         if items is None:
             return [Send(Fault("invalid_item_id", "input: there is no such item", retryable=False, ref=asked.ref))]
+        if asked.input is not None and not self.reads_calls and any(one.kind in CALLS for one in items):
+            return [Send(Fault("unsupported_item", NO_CALLS, retryable=False, ref=asked.ref))]
         known = asked.input is None  # else the client supplies the whole input
         told = self.history.with_facts(config.instructions) if known else config.instructions
         messages = spoken_prompt_of(items, told) if self._model_for(config) else prompt_of(items, told)

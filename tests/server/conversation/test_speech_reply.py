@@ -501,3 +501,15 @@ def test_an_earlier_reply_that_is_cut_late_loses_its_last_frames():
     kept = one.session.history.get(first.id).pieces
     assert kept == heard_pieces(written(one.engine.answer), 500, SAMPLES_PER_CHAR)
     assert 0 < len(kept) < len(first.pieces)
+
+
+@pytest.mark.parametrize("chats", [False, True])
+def test_items_about_tools_are_refused_where_no_model_reads_them(chats: bool):
+    one = table(chats=chats)
+    call, result = Item("c", "call", "{}", "f", "x"), Item("r", "result", "42", call_id="x")
+    for item in (call, result):
+        one.feed(PlaceItem(item, ref="mine"))
+        one.feed(Respond(SessionConfig(), aside=True, input=(item,), ref="mine"))
+    refused = [(fault.code, fault.ref) for fault in one.of(Fault)]
+    assert refused == ([] if chats else [("unsupported_item", "mine")] * 4)
+    assert len(one.session.history.items) == (2 if chats else 0)
