@@ -689,6 +689,11 @@ def _check_speech_model(config: Config, source: str) -> None:
     for key, greeting in (("voice", config.voice.greeting), ("phone", phone.greeting)):
         if greeting and not engine.tts_model:
             raise ConfigError(f"{source}{key}.greeting needs engine.tts_model: engine.speech_model says no given text")
+    if config.voice.pronunciations and not engine.tts_model:
+        raise ConfigError(
+            f"{source}voice.pronunciations needs engine.tts_model: engine.speech_model chooses itself how names are"
+            " said"
+        )
     if phone.voice:
         raise ConfigError(f"{source}phone.voice must be empty: engine.speech_model has one voice")
     for key in ("hang_up", "transfer", "send_digits", "collect_digits", "tools"):

@@ -15,14 +15,14 @@ import { Figures } from "./figures.js";
 import { LatencyBars } from "./latency.js";
 import { EventLog } from "./log.js";
 import { Meter } from "./meters.js";
-import { askModels, modelsReady, ModelsView } from "./models.js";
+import { answersSpeech, askModels, modelsReady, ModelsView } from "./models.js";
 import { canInterrupt, INTERRUPTED_MS, linkOf, moodOf, recordedWords, wordsOf } from "./mood.js";
 import { explain, Notices } from "./notices.js";
 import { Orb } from "./orb.js";
 import { Preferences } from "./preferences.js";
 import { Recording } from "./recording.js";
 import { probe, Session } from "./session.js";
-import { offersOf, SettingsForm } from "./settings.js";
+import { configFor, offersOf, SettingsForm } from "./settings.js";
 import { openStorage, StanceMemory } from "./storage.js";
 import { Timeline } from "./timeline.js";
 import { demoTools } from "./tools.js";
@@ -53,6 +53,8 @@ let shown = ""; // the mood that is shown
 let listened = false; // whether the microphone was open at its last event
 let due = false; // whether a redraw is scheduled
 let recording = new Recording();
+/** @type {Promise<import("./models.js").Listed | null>} What the server lists; null: it does not tell, or was restarted. */
+let listing = Promise.resolve(null);
 const timeline = new Timeline();
 
 // ---- views
@@ -87,7 +89,8 @@ const devices = new Devices({
 const session = new Session(client, notices, {
   microphone: () => devices.microphone,
   speaker: () => devices.speaker,
-  probe: () => probe(() => fetch("/healthz", { cache: "no-store" })),
+  prepare,
+  probe: () => probe(() => get("/healthz")),
   keyed: () => key.value !== "",
   changed: showMood,
   divide: (words) => captions.divide(words),
@@ -155,7 +158,11 @@ client.on("ready", ({ ready, how }) => {
 client.on("status", ({ status, attempt }) => log.add(`connection ${status}${attempt ? `, attempt ${attempt}` : ""}`));
 client.on("fault", ({ code, message }) => log.add(`${code}: ${message}`, "fault"));
 client.on("over", ({ code, closeCode }) => {
-  if (closeCode === 4400) preferences.write({ config: {} }); // the server refuses them: the next page must not ask again
+  listing = Promise.resolve(null);
+  if (closeCode === 4400) { // the server refuses them: the next page must not ask again
+    preferences.write({ config: {}, tools: false });
+    part("tools", HTMLInputElement).checked = false;
+  }
   log.add(`over: ${code} (${closeCode})`);
   showRecorded([]);
 });
@@ -253,7 +260,6 @@ function talk() {
 function installPreferences() {
   const kept = preferences.read();
   const [keepKey, tools, record] = ["keep-key", "tools", "record"].map((id) => part(id, HTMLInputElement));
-  const useTools = () => session.attempt(() => client.setTools(tools.checked ? pageTools : {}));
   const useRecorder = () => client.record(record.checked ? (piece) => recording.push(piece, Date.now()) : null);
   const keepTheKey = () => {
     storage.setItem(KEY, key.value);
@@ -265,13 +271,11 @@ function installPreferences() {
   record.checked = kept.recording;
   devices.restore(kept);
   settings.restore(kept.config);
-  if (Object.keys(kept.config).length) session.attempt(() => client.configure(kept.config));
-  if (tools.checked) useTools();
   if (record.checked) useRecorder();
   for (const field of [key, keepKey]) field.addEventListener("input", keepTheKey);
   tools.addEventListener("change", () => {
     preferences.write({ tools: tools.checked });
-    useTools();
+    session.attempt(() => client.setTools(tools.checked ? pageTools : {}));
   });
   record.addEventListener("change", () => {
     preferences.write({ recording: record.checked });
@@ -286,16 +290,33 @@ function installPreferences() {
   });
 }
 
-/** Show the server's models and voices before there is a conversation, if it tells. */
-async function showModels() {
-  const listed = await askModels((path, headers) => fetch(path, { cache: "no-store", headers }), key.value);
-  if (listed === null || client.ready !== null) return;
-  const { voices, languages, instructed } = listed;
-  models.show(listed.models);
-  settings.offer({ voices, languages, instructed, paced: false }); // `ready` will say whether the speed can be chosen
+/** @param {string} path @param {Record<string, string>} [headers] */
+function get(path, headers = {}) {
+  return fetch(path, { cache: "no-store", headers });
 }
 
-void showModels();
+/** Show the server's models and voices before there is a conversation, if it tells; return what it lists. */
+async function showModels() {
+  const listed = await askModels(get, key.value);
+  if (listed === null || client.ready !== null) return listed;
+  const { models: names, voices, languages, instructed } = listed;
+  models.show(names);
+  // `ready` will say whether the speed can be chosen.
+  settings.offer({ voices, languages, instructed, paced: false, own: names.speech !== "" });
+  return listed;
+}
+
+/** Ask for the settings of earlier visits, without those that the server refuses: another server may have had them. */
+async function prepare() {
+  const listed = await listing;
+  const own = listed === null ? await answersSpeech(get) : listed.models.speech !== "";
+  const { config, tools } = preferences.read();
+  const asked = configFor(config, own);
+  if (Object.keys(asked).length) session.attempt(() => client.configure(asked));
+  if (tools && !own) session.attempt(() => client.setTools(pageTools));
+}
+
+listing = showModels();
 if (!globalThis.isSecureContext) notices.tell("sound", explain("insecure_origin"));
 if (asked.get("processing") === "off") devices.process(false);
 if (new Memory(storage, String(url)).read()) {

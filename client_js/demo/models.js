@@ -1,5 +1,5 @@
 /**
- * The three models that the page talks to, and how to change them.
+ * The three models that the page talks to, or the one that answers speech with speech, and how to change them.
  *
  * The server says their names: before a conversation in its list of models, then in its `ready`. It loads them when it
  * starts and cannot exchange them, so the page tells the setting's name instead of offering a choice. `modelsListed`
@@ -8,10 +8,14 @@
 
 import { part } from "./dom.js";
 
-/** @typedef {{ chat: string, listening: string, voice: string }} Models names; "" where there is none */
+/**
+ * Names; "" where there is none. `speech` is in the place of `chat` and `voice`: it hears, thinks and speaks.
+ * @typedef {{ chat: string, listening: string, voice: string, speech: string }} Models
+ */
 /** @typedef {{ models: Models, voices: string[], languages: string[], instructed: boolean }} Listed */
 
 const NAMES = /** @type {const} */ (["chat", "listening", "voice"]);
+const SHOWN = /** @type {const} */ (["speech", ...NAMES]);
 
 /** The tasks of the server's list, by our names. */
 const TASKS = { chat: "chat", listening: "asr", voice: "tts" };
@@ -28,19 +32,32 @@ export function modelsListed(answer) {
   const voice = find(TASKS.voice);
   const { voices = [], languages = [], instructions = false } = voice?.voxlane ?? {};
   const [chat, listening, speaking] = NAMES.map((name) => String(find(TASKS[name])?.id ?? ""));
-  const both = find("speech")?.id; // It answers speech with speech: no chat model, and no other voice.
+  const speech = String(find("speech")?.id ?? "");
   return {
-    models: both ? { chat: String(both), listening, voice: String(both) } : { chat, listening, voice: speaking },
-    voices: both ? [] : voices.map(String),
-    languages: both ? [] : languages.map(String),
-    instructed: !both && Boolean(instructions),
+    models: speech ? { chat: "", listening, voice: "", speech } : { chat, listening, voice: speaking, speech },
+    voices: speech ? [] : voices.map(String),
+    languages: speech ? [] : languages.map(String),
+    instructed: !speech && Boolean(instructions),
   };
 }
 
 /** Return the models of a conversation. @param {{ [key: string]: any }} capabilities @returns {Models} */
-export function modelsReady({ chat_model: chat = "", asr_model: listening = "", tts_model: voice = "" }) {
-  const [of, to, by] = [chat, listening, voice].map((name) => String(name).replace(/^.*[/\\]/, ""));
-  return { chat: of, listening: to, voice: by };
+export function modelsReady({ chat_model: chat, asr_model: listening, tts_model: voice, speech_model: speech }) {
+  const [of, to, by, both] = [chat, listening, voice, speech].map((name) => String(name ?? "").replace(/^.*[/\\]/, ""));
+  return both ? { chat: "", listening: to, voice: "", speech: both } : { chat: of, listening: to, voice: by, speech: "" };
+}
+
+/**
+ * Ask whether one model answers speech with speech; false if the server does not tell. It needs no key.
+ * @param {(path: string) => Promise<{ json(): Promise<any> }>} get
+ */
+export async function answersSpeech(get) {
+  try {
+    return Boolean((await (await get("/healthz")).json()).speech_model);
+  } catch (error) {
+    if (error instanceof TypeError || error instanceof SyntaxError) return false; // as in `askModels`
+    throw error;
+  }
 }
 
 /**
@@ -65,14 +82,17 @@ export async function askModels(get, key) {
 /** The list in the panel, and a line under the welcome. */
 export class ModelsView {
   /** @type {Models} */
-  models = { chat: "", listening: "", voice: "" };
+  models = { chat: "", listening: "", voice: "", speech: "" };
 
   /** @param {Models} models */
   show(models) {
     this.models = models;
-    for (const name of NAMES) part(`model-${name}`, HTMLElement).textContent = models[name] || "none";
+    for (const name of SHOWN) part(`model-${name}`, HTMLElement).textContent = models[name] || "none";
+    part("model-speech-row", HTMLElement).hidden = !models.speech;
+    for (const name of ["chat", "voice"]) part(`model-${name}-row`, HTMLElement).hidden = models.speech !== "";
+    part("models-command", HTMLElement).textContent = `voxlane serve --${models.speech ? "speech-" : ""}model NAME`;
     part("models", HTMLElement).hidden = false;
-    const named = NAMES.map((name) => models[name]).filter(Boolean);
+    const named = SHOWN.map((name) => models[name]).filter(Boolean);
     // The space before a dot does not break: on a phone the line is too long, and no row begins with a dot.
     const line = named.join("\u00a0· ");
     Object.assign(part("models-line", HTMLElement), { textContent: line, hidden: !named.length });

@@ -14,6 +14,7 @@ import { explain, waiting } from "./notices.js";
  * @typedef {object} Surroundings
  * @property {() => import("../audio.js").MicrophoneOptions} microphone the options for opening it
  * @property {() => string} speaker the loudspeaker that was chosen, "" if none was
+ * @property {() => Promise<void>} prepare ask the client for the settings that the server can follow
  * @property {() => Promise<string>} probe why the server cannot be reached, as a code
  * @property {() => boolean} keyed whether the person has entered a key
  * @property {() => void} changed called when something that is shown may have changed
@@ -110,6 +111,7 @@ export class Session {
   /** @param {number} beginning */
   async #connect(beginning) {
     await this.openSound(); // first: a resumed conversation may sound at once
+    await this.#around.prepare();
     if (beginning !== this.#beginnings) return false;
     try {
       await this.#client.connect();

@@ -1,10 +1,11 @@
 /**
  * The assistant's settings: from the server's configuration to the form, and from the form to changes.
  *
- * `offersOf`, `valuesOf`, `valuesGiven`, `changesOf` and `voiceName` are pure; `SettingsForm` is the form in the page. Settings that a
- * server's voices lack are not offered: asking for them would end the conversation.
+ * `offersOf`, `configFor`, `valuesOf`, `valuesGiven`, `changesOf` and `voiceName` are pure; `SettingsForm` is the form in
+ * the page. Settings that a server's voices lack are not offered: asking for them would end the conversation.
  */
 
+import { merge } from "../settings.js";
 import { part } from "./dom.js";
 
 /**
@@ -18,7 +19,13 @@ import { part } from "./dom.js";
  * @property {string} eagerness
  */
 
-/** @typedef {{ voices: string[], languages: string[], instructed: boolean, paced: boolean }} Offers */
+/**
+ * `own`: the model that answers has a voice of its own, and calls no tools.
+ * @typedef {{ voices: string[], languages: string[], instructed: boolean, paced: boolean, own: boolean }} Offers
+ */
+
+/** What a model with a voice of its own is asked for, whatever was asked of another server. */
+const OWN = { voice: "", voice_language: "", voice_instructions: "", speed: 1, tools: [] };
 
 /** The meaning of the letters in Kokoro's voice names: `af_heart` is an American woman called Heart. */
 /** @type {{ [letter: string]: string }} */
@@ -35,8 +42,18 @@ export function voiceName(voice) {
 }
 
 /** Return the settings that a server's voices offer. @param {{ [key: string]: any }} capabilities @returns {Offers} */
-export function offersOf({ voices, voice_languages: languages, instructed = false, one_pace: onePace = false }) {
-  return { voices: texts(voices), languages: texts(languages), instructed, paced: !onePace };
+export function offersOf({ voices, voice_languages: languages, instructed = false, one_pace: onePace = false, ...others }) {
+  const own = Boolean(others.speech_model);
+  return { voices: texts(voices), languages: texts(languages), instructed, paced: !onePace, own };
+}
+
+/**
+ * Return a configuration for a model that may have a voice of its own.
+ * @param {{ [key: string]: any }} config
+ * @param {boolean} own
+ */
+export function configFor(config, own) {
+  return own ? merge(config, OWN) : config;
 }
 
 /** @param {unknown} values @returns {string[]} */
@@ -159,9 +176,10 @@ export class SettingsForm {
   }
 
   /** Offer the settings of the server's voices. @param {Offers} offers */
-  offer({ voices, languages, instructed, paced }) {
+  offer({ voices, languages, instructed, paced, own }) {
     fill(this.#voice, "As the server has it", voices, voiceName);
     fill(this.#language, "As the reply is written", languages, capital);
+    for (const row of ["voice-row", "tools-row"]) part(row, HTMLElement).hidden = own;
     part("language-row", HTMLElement).hidden = !languages.length;
     part("manner-row", HTMLElement).hidden = !instructed;
     part("speed-row", HTMLElement).hidden = !paced;

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { askModels, modelsListed, modelsReady } from "../demo/models.js";
+import { answersSpeech, askModels, modelsListed, modelsReady } from "../demo/models.js";
 
 const LIST = {
   data: [
@@ -14,24 +14,36 @@ const LIST = {
 
 test("the three models are found in the server's list, the chat model by its own name", () => {
   const { models, voices, languages, instructed } = modelsListed(LIST);
-  assert.deepEqual(models, { chat: "small", listening: "ears", voice: "mouth" });
+  assert.deepEqual(models, { chat: "small", listening: "ears", voice: "mouth", speech: "" });
   assert.deepEqual([voices, languages, instructed], [["alba", "berta"], [], false]);
-  assert.deepEqual(modelsListed({ data: [] }).models, { chat: "", listening: "", voice: "" });
+  assert.deepEqual(modelsListed({ data: [] }).models, { chat: "", listening: "", voice: "", speech: "" });
   for (const other of [null, {}, { error: {} }]) assert.equal(modelsListed(other), null);
 });
 
-test("a model that answers speech with speech is the chat model and the voice, and there is no other voice", () => {
+test("a model that answers speech with speech takes the place of the chat model and the voice", () => {
   const both = { id: "both", voxlane: { task: "speech", sample_rate: 24000 } };
   const told = { task: "tts", voices: ["a"], languages: ["german"], instructions: true };
   const { models, ...offered } = modelsListed({ data: [{ id: "voice", voxlane: told }, ...LIST.data, both] });
-  assert.deepEqual(models, { chat: "both", listening: "ears", voice: "both" });
+  assert.deepEqual(models, { chat: "", listening: "ears", voice: "", speech: "both" });
   assert.deepEqual(offered, { voices: [], languages: [], instructed: false });
 });
 
 test("a conversation names its models, without the folders they lie in", () => {
   const told = { chat_model: "/models/My-Model", asr_model: "ears", tts_model: "" };
-  assert.deepEqual(modelsReady(told), { chat: "My-Model", listening: "ears", voice: "" });
-  assert.deepEqual(modelsReady({}), { chat: "", listening: "", voice: "" });
+  assert.deepEqual(modelsReady(told), { chat: "My-Model", listening: "ears", voice: "", speech: "" });
+  assert.deepEqual(modelsReady({}), { chat: "", listening: "", voice: "", speech: "" });
+  const both = { chat_model: "both", asr_model: "ears", tts_model: "both", speech_model: "/models/both" };
+  assert.deepEqual(modelsReady(both), { chat: "", listening: "ears", voice: "", speech: "both" });
+});
+
+test("a server that lists nothing without a key tells whether one model answers speech with speech", async () => {
+  const health = (body) => async (path) => ({ json: async () => (path === "/healthz" ? body : {}) });
+  assert.equal(await answersSpeech(health({ status: "ready", speech_model: "both" })), true);
+  assert.equal(await answersSpeech(health({ status: "ready", speech_model: "" })), false);
+  for (const error of [new TypeError("no network"), new SyntaxError("no JSON")]) {
+    assert.equal(await answersSpeech(async () => Promise.reject(error)), false);
+  }
+  await assert.rejects(answersSpeech(async () => Promise.reject(new RangeError("ours"))), RangeError);
 });
 
 test("a server that does not tell its models is no trouble", async () => {

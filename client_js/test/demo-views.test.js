@@ -10,7 +10,7 @@ import { clock, describe } from "../demo/log.js";
 import { ease, percent } from "../demo/meters.js";
 import { canInterrupt, linkOf, moodOf, recordedWords, wordsOf } from "../demo/mood.js";
 import { outline } from "../demo/orb.js";
-import { changesOf, offersOf, valuesOf, voiceName } from "../demo/settings.js";
+import { changesOf, configFor, offersOf, valuesOf, voiceName } from "../demo/settings.js";
 import { NO_FIGURES } from "../events.js";
 
 const OPEN = { muted: false, listening: true, pushToTalk: false, pressed: false };
@@ -185,10 +185,19 @@ test("settings: the form holds what the server has, and only what differs is sai
 });
 
 test("settings: what a server's voices cannot do is not offered", () => {
-  assert.deepEqual(offersOf({}), { voices: [], languages: [], instructed: false, paced: true });
+  assert.deepEqual(offersOf({}), { voices: [], languages: [], instructed: false, paced: true, own: false });
   const designed = { voices: ["designed"], voice_languages: ["english"], instructed: true, one_pace: true };
-  const offers = { voices: ["designed"], languages: ["english"], instructed: true, paced: false };
+  const offers = { voices: ["designed"], languages: ["english"], instructed: true, paced: false, own: false };
   assert.deepEqual(offersOf(designed), offers);
+  assert.equal(offersOf({ ...designed, speech_model: "both" }).own, true);
+});
+
+test("settings: a model with its own voice is asked for none, whatever another server was asked for", () => {
+  const kept = { instructions: "Be brief.", voice: "bm_lewis", voice_language: "german", speed: 1.5 };
+  assert.equal(configFor(kept, false), kept);
+  assert.deepEqual(configFor(kept, true), {
+    instructions: "Be brief.", voice: "", voice_language: "", voice_instructions: "", speed: 1, tools: [],
+  });
 });
 
 test("devices: the default is the browser's choice, and what has no name gets a number", () => {

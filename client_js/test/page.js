@@ -40,6 +40,7 @@ export function page({ reason = "unreachable", storage, keyed = false } = {}) {
   const session = new Session(client, notices, {
     microphone: () => ({ deviceId: "chosen", echoCancellation: false }),
     speaker: () => "",
+    prepare: async () => undefined,
     probe: async () => reason,
     keyed: () => keyed,
     changed: () => undefined,

@@ -40,7 +40,7 @@ from voxlane.server.conversation.reply import Reply
 from voxlane.server.conversation.saved import SavedProgress
 from voxlane.server.conversation.server_events import Fault, Latency, ReplyDone, ToolCalled, TurnDone
 from voxlane.server.conversation.speech_reply import SpeechReply
-from voxlane.server.conversation.user_turn import RATE, UserSpeech
+from voxlane.server.conversation.user_turn import RATE, Content, UserSpeech
 from voxlane.server.conversation.values import Item, SessionConfig
 
 ReplyMessage = Started | Text | Samples | Pieces | Finished | Refused | ToolCall
@@ -50,6 +50,11 @@ MOST_ASIDES = 8
 
 MOST_TOOL_ROUNDS = 8
 """Times in a row that a model may call tools instead of speaking; small models call the same one again and again."""
+
+CALLS = ("call", "result")
+"""The kinds of items that are about tools."""
+
+NO_CALLS = "the speech-to-speech model that answers reads neither tool calls nor their results"
 
 REPLY_TOKENS = 256
 """Tokens left for a reply beside the history; few replies are longer, even where they may be."""
@@ -67,7 +72,6 @@ class SpokenReply:
 
     text: str
     ledger: Ledger
-    pieces: Frames = ()
 
 
 class Answers:
@@ -91,8 +95,8 @@ class Answers:
         self._epoch = 0
         self._speech = speech  # answers with speech
         self._chats = chats  # there is a model that answers with text
-        self._expected: str | bytes = ""  # what the prepared reply answers
-        self._failed: str | bytes = ""  # what preparing a reply failed for
+        self._expected: Content = ""  # what the prepared reply answers
+        self._failed: Content = ""  # what preparing a reply failed for
         self._answered: UserSpeech | None = None  # the turn that the reply answers, for its latencies
         self._broken = False  # the engine sends no more of the reply
         self.asides: dict[int, Reply] = {}
@@ -102,6 +106,7 @@ class Answers:
         self._results = 0
         self._rounds = 0  # times that results were answered since the person's turn
         self._spoken: dict[str, SpokenReply] = {}  # by item, oldest first
+        self._last_pieces: tuple[str, Frames] = ("", ())  # the item and all pieces of the last reply that spoke
         self._awaiting: Reply | None = None  # a reply heard to its end whose tool results are awaited
 
     @property
@@ -113,17 +118,21 @@ class Answers:
         """Return the id under which a reply is remembered."""
         return reply_item(self._session, epoch)
 
-    @property
-    def most_sound(self) -> int:
-        """Bytes of a turn's sound that are kept: what the speech-to-speech model hears at once, 0 without one."""
-        if self._speech is None:
+    def most_sound(self, config: SessionConfig) -> int:
+        """Return how many bytes of a turn's sound are kept: what the model that answers it hears at once.
+
+        It is 0 where the chat model answers, and where text alone is given and only on request, as in a transcription.
+        """
+        speech = self._model_for(config)
+        if speech is None or not (config.speaks or config.replies):
             return 0
-        fits_s = self._speech.context_tokens / 2 / self._speech.rows_s  # half of its context
+        fits_s = speech.context_tokens / 2 / speech.rows_s  # half of its context
         return 2 * int(min(MAX_UNHEARD_S, fits_s) * RATE)
 
-    def hearable(self, sound: bytes, config: SessionConfig) -> bytes:
-        """Return a turn's sound if a reply answers it, "" if the chat model answers its words or it is too long."""
-        return sound if self._model_for(config) is not None and len(sound) <= self.most_sound else b""
+    @property
+    def reads_calls(self) -> bool:
+        """Whether a model that answers is told of tool calls and their results."""
+        return self._speech is None or self._chats
 
     def _model_for(self, config: SessionConfig) -> ConverseModel | None:
         """Return the speech-to-speech model that answers; None if the chat model does."""
@@ -215,6 +224,8 @@ class Answers:
         config, items = asked.config, self._input(asked, now)
         if items is None:
             return [Send(Fault("invalid_item_id", "input: there is no such item", retryable=False, ref=asked.ref))]
+        if asked.input is not None and not self.reads_calls and any(one.kind in CALLS for one in items):
+            return [Send(Fault("unsupported_item", NO_CALLS, retryable=False, ref=asked.ref))]
         known = asked.input is None  # else the client supplies the whole input
         told = self.history.with_facts(config.instructions) if known else config.instructions
         messages = spoken_prompt_of(items, told) if self._model_for(config) else prompt_of(items, told)
@@ -266,7 +277,7 @@ class Answers:
         if speech is None:
             self.history.make_room(fixed, reply_tokens)
             return self.history.prompt(config.instructions, saying)
-        rows = ceil(len(turn.said) / 2 / RATE * speech.rows_s) if turn is not None else 0
+        rows = ceil(turn.said_bytes / 2 / RATE * speech.rows_s) if turn is not None else 0
         self.history.make_room(fixed, rows + SPEECH_POSITIONS * reply_tokens)
         said = Item(turn.item, "user", saying, sound=turn.said) if turn is not None else None
         return self.history.spoken_prompt(config.instructions, said)
@@ -366,9 +377,16 @@ class Answers:
             end = len(spoken.text)
         heard = spoken.text[:end].strip()
         whole = heard == spoken.text.strip()
-        pieces = spoken.pieces if whole else self._heard_pieces(spoken.pieces, sample)
-        self.history.fill(item, heard, whole=whole, pieces=pieces)
+        self.history.fill(item, heard, whole=whole, pieces=self._pieces_until(item, None if whole else sample))
         return heard, min(seconds, spoken.ledger.sent_samples / self._speak_rate)
+
+    def _pieces_until(self, item: str, sample: int | None) -> Frames:
+        """Return what is known of a past reply's pieces, up to a sample: of earlier replies, what was heard of them."""
+        last, pieces = self._last_pieces
+        if last != item:
+            known = self.history.get(item)
+            pieces = known.pieces if known is not None else ()
+        return pieces if sample is None else self._heard_pieces(pieces, sample)
 
     def cancel_aside(self, epoch: int, now: float) -> list[Effect] | None:
         """End an aside; return None if no aside has this epoch."""
@@ -399,15 +417,18 @@ class Answers:
             yield self.reply
         yield from self.asides.values()
 
-    def lose_engine(self) -> None:
-        """Note that the engine is gone: say what has come of the reply, and no more."""
+    def lose_engine(self) -> list[Effect]:
+        """Note that the engine is gone: of replies that it had not completed say what has come, and no more.
+
+        Return a Fault for each of them, or one that concerns none.
+        """
         if self.reply is not None and self.reply.stage == "tentative":
             self.reply = None
-        elif self.reply is not None:
-            self._broken = True
-            self.reply.break_off()
-        for aside in self.asides.values():
-            aside.break_off()
+        lost = [reply for reply in self._replies() if not reply.generated]
+        self._broken = self._broken or self.reply in lost
+        for reply in lost:
+            reply.break_off()
+        return [Send(replace(_ENGINE_LOST, epoch=reply.epoch)) for reply in lost] or [Send(_ENGINE_LOST)]
 
     def _complete(self, reply: Reply, config: SessionConfig, now: float) -> list[Effect]:
         self.reply = None
@@ -427,7 +448,8 @@ class Answers:
         self.reply_ended_s, self.asked = now, whole and heard.rstrip(" \"'”’").endswith("?")
         self.history.fill(reply.item, heard.strip(), whole=whole, pieces=pieces)
         if reply.speaks:
-            self._spoken[reply.item] = SpokenReply(reply.text, reply.ledger, tuple(reply.pieces))
+            self._spoken[reply.item] = SpokenReply(reply.text, reply.ledger)
+            self._last_pieces = (reply.item, tuple(reply.pieces))
             if len(self._spoken) > KEPT_REPLIES:
                 del self._spoken[next(iter(self._spoken))]
         return heard
@@ -524,6 +546,9 @@ class Answers:
         choice = "none" if config.tool_choice == "none" or self._rounds >= MOST_TOOL_ROUNDS else "auto"
         config = replace(config, tool_choice=choice)
         return self._reply_to(self._prompt(config), waiting.turn, config)
+
+
+_ENGINE_LOST = Fault("engine_lost", "the engine is restarting; please repeat", retryable=True)
 
 
 def fault_of(message: Finished | Refused, epoch: int = 0) -> Fault:

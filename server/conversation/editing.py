@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voxlane.server.conversation.answers import Answers
+from voxlane.server.conversation.answers import CALLS, NO_CALLS, Answers
 from voxlane.server.conversation.client_events import CutItem, DropItem, PlaceItem, ShowItem
 from voxlane.server.conversation.effects import Effect, Send
 from voxlane.server.conversation.floor import Floor
@@ -21,6 +21,8 @@ def edit(event: Edit, floor: Floor, answers: Answers, now: float) -> list[Effect
                 return _refuse("item_create_duplicate_item_id", "there is an item of this id", event)
             if after and after not in history:
                 return _refuse("item_create_invalid_previous_item_id", "there is no item to place it behind", event)
+            if item.kind in CALLS and not answers.reads_calls:
+                return _refuse("unsupported_item", NO_CALLS, event)
             if event.pcm and floor.pending.clips >= MOST_CLIPS:
                 return _refuse("too_many_audio_items", "too many items of sound are not yet understood", event)
             if item.kind == "result":

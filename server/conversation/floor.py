@@ -65,9 +65,6 @@ ROUNDING_S = 0.005
 STIR_S = 0.15
 """A turn whose silence is long enough ends at most so much later, if the last sound may be the person going on."""
 
-TAIL_S = 0.2
-"""Silence behind what a person said that a speech-to-speech model hears."""
-
 MUTE_S = 1.0
 """Without any sound for this long the turn counts as silent: the microphone is off, or the line is broken."""
 
@@ -236,7 +233,7 @@ class Floor:
         turn = self._turn
         assert turn is not None
         turn.gathered += len(pcm) // 2
-        turn.keep(pcm, self._answers.most_sound)
+        turn.keep(pcm, self._answers.most_sound(self.config))
         self._gathered += len(pcm) // 2
         return effects if turn.failed else [*effects, SendToEngine(Append(turn.asr_id, audio=pcm))]
 
@@ -247,7 +244,7 @@ class Floor:
             return []
         audio = self._ear.since(turn.fed)
         turn.fed = self._ear.heard
-        turn.keep(audio, self._answers.most_sound)
+        turn.keep(audio, self._answers.most_sound(self.config))
         return [SendToEngine(Append(turn.asr_id, audio=audio))]
 
     def _onset(self, at: int, now: float) -> list[Effect]:
@@ -429,14 +426,15 @@ class Floor:
 
     def _prepare(self, turn: UserSpeech) -> list[Effect]:
         """Begin the answer to a turn that may be over."""
-        self._keep_sound(turn)
+        self._note_said(turn)
         return self._answers.prepare(turn, self.config)
 
-    def _keep_sound(self, turn: UserSpeech) -> None:
-        """Note the sound of a turn, and little of the silence at its end, unless an answer to it is prepared."""
-        if not self._answers.prepared_for(turn):
-            quiet = 0 if turn.manual else self._ear.silence(self._ear.heard) - int(TAIL_S * RATE)
-            turn.said = self._answers.hearable(turn.without_end(quiet), self.config)
+    def _note_said(self, turn: UserSpeech) -> None:
+        """Note what of a turn's sound is answered, if the model that answers hears."""
+        if self._answers.most_sound(self.config):
+            turn.note_said(0 if turn.manual else self._ear.silence(self._ear.heard))
+        else:
+            turn.said_bytes = 0
 
     def _end_turn(self, now: float) -> list[Effect]:
         """End the turn; its last words are still to come."""
@@ -455,8 +453,8 @@ class Floor:
         if turn.held:  # the client ended it before the verdict, so it was meant
             effects += self._commit(turn, now)
         effects.append(self.pending.remember(turn))
-        self._keep_sound(turn)
-        if turn.said and self.config.replies and not (turn.quiet or turn.beside):
+        self._note_said(turn)
+        if turn.said_bytes and self.config.replies and not (turn.quiet or turn.beside):
             effects += self._answers.prepare(turn, self.config)  # it need not wait for the last words
         self._turn, self._muted = None, False
         self.pending.add(turn)

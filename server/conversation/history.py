@@ -44,6 +44,9 @@ Frames = tuple[tuple[int, ...], ...]
 
 EARLIER = "The person said earlier: "
 
+NOTHING_SAID = "…"
+"""What the model is told that the person said, where it speaks up again after a silence."""
+
 
 class TokenCount:
     """Estimates how many tokens a text has from earlier prompts: the server has no tokenizer."""
@@ -327,18 +330,26 @@ def with_latest_sound(items: Sequence[Item], most: int) -> list[Item]:
 def spoken_prompt_of(items: Sequence[Item], instructions: str) -> tuple[ChatMessage, ...]:
     """Return the prompt of a speech-to-speech model: what was said as sound where it is known, else as words.
 
-    It has one system message, and knows no tools.
+    It has one system message, and knows no tools. It answers each time something that the person said.
     """
     heard = with_latest_sound(items, SOUND_BYTES)  # a client may name an item several times
     shown = [item for item in heard if item.sound or item.pieces or item.text.strip()]
     told = [instructions, *(item.text for item in shown if item.kind == "system")]
     opening = [ChatMessage("system", "\n".join(filter(None, told)))] if any(told) else []
-    said = (
+    said = [
         ChatMessage(item.kind, item.text.strip(), sound=item.sound, pieces=item.pieces)
         for item in shown
         if item.kind in ("user", "assistant")
-    )
-    return (*opening, *said)
+    ]
+    talk = [*opening]
+    for message in said:
+        if message.role == "assistant" and talk and talk[-1].role == "assistant":
+            talk.append(_SILENT)
+        talk.append(message)
+    return tuple(talk if talk and talk[-1].role == "user" else [*talk, _SILENT])
+
+
+_SILENT = ChatMessage("user", NOTHING_SAID)
 
 
 def prompt_of(items: Iterable[Item], instructions: str, saying: str = "") -> tuple[ChatMessage, ...]:

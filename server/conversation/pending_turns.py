@@ -15,7 +15,7 @@ from voxlane.server.conversation.answers import Answers
 from voxlane.server.conversation.audibility import Audibility
 from voxlane.server.conversation.client_events import Respond
 from voxlane.server.conversation.effects import Effect, Send, SendToEngine
-from voxlane.server.conversation.history import turn_item
+from voxlane.server.conversation.history import NOTHING_SAID, turn_item
 from voxlane.server.conversation.hot_words import hot_words
 from voxlane.server.conversation.phrases import leaves_floor, only_hums
 from voxlane.server.conversation.server_events import (
@@ -99,7 +99,8 @@ class PendingTurns:
         """Have a clip transcribed that the client placed as an item."""
         number = self._speaker.next_turn()
         clip = UserSpeech(number, item, f"{self._name}/hear{number}", 0, 0, clip=True)
-        clip.said = self._answers.hearable(pcm, self._speaker.config)
+        clip.keep(pcm, self._answers.most_sound(self._speaker.config))
+        clip.note_said(0)
         self._turns.append(clip)
         pieces = [
             SendToEngine(Append(clip.asr_id, audio=pcm[at : at + CLIP_BYTES])) for at in range(0, len(pcm), CLIP_BYTES)
@@ -205,6 +206,7 @@ class PendingTurns:
                 break
             turn = self._turns.popleft()
             self._answers.history.fill(turn.item, turn.text, sound=turn.remembered_sound)
+            turn.sound.clear()  # the history has it
             if turn.clip:
                 effects += self._answers.withdraw()  # a prepared reply does not know it
                 continue
@@ -256,6 +258,7 @@ class PendingTurns:
         turn = UserSpeech(number, turn_item(self._name, number), "", 0, 0, stopped_s=now, ended_s=now, words_s=now)
         from_s = max(0.0, heard_s - (config.turns.idle_s or 0.0))
         effects: list[Effect] = [Send(IdleTimeout(number, turn.item, from_s, heard_s)), self.remember(turn)]
+        self._answers.history.fill(turn.item, NOTHING_SAID)
         return [*effects, *self._answers.answer(turn, config)]
 
     def end_wordless(self, turn: UserSpeech, now: float) -> list[Effect]:

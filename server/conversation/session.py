@@ -162,9 +162,7 @@ class Session:
             case CancelReply():
                 effects = self._cancel(event, now)
             case RequestsLost():
-                fault = Fault("engine_lost", "the engine is restarting; please repeat", retryable=True)
-                effects = [Send(fault), *floor.lose_engine(now)]
-                answers.lose_engine()
+                effects = [*answers.lose_engine(), *floor.lose_engine(now)]
             case _:
                 pass
         return self._conclude(effects, now)

@@ -24,16 +24,13 @@ from voxlane.server.conversation.user_turn import RATE
 PIECE_BYTES = 2 * RATE
 """Bytes of sound per message to the engine: a second."""
 
-NOTHING_SAID = "…"
-"""What the model is told if it is to speak though the person said nothing."""
-
 
 class SpeechReply(Reply):
     """A reply under way, from what was said to its last sample."""
 
     def begin(self, messages: tuple[ChatMessage, ...]) -> list[Effect]:
-        """Ask the model to answer the last message."""
-        *before, said = messages if messages and messages[-1].role == "user" else (*messages, _SILENT)
+        """Ask the model to answer the last message, which is the person's."""
+        *before, said = messages
         config = self._config
         seed = self.epoch if config.seed is None else config.seed
         submit = Submit(
@@ -82,6 +79,3 @@ class SpeechReply(Reply):
 
     def _cancel(self) -> list[Effect]:
         return [SendToEngine(Cancel(self.chat_id))]
-
-
-_SILENT = ChatMessage("user", NOTHING_SAID)

@@ -9,6 +9,12 @@ from voxlane.server.conversation.overlap import Overlap
 
 RATE = 16_000
 
+TAIL_S = 0.2
+"""Silence behind what a person said that a speech-to-speech model hears."""
+
+Content = str | tuple[int, int]
+"""What a reply answers: words, or the number of a turn and how many bytes of its sound."""
+
 
 @dataclass(slots=True, eq=False)
 class UserSpeech:
@@ -50,12 +56,18 @@ class UserSpeech:
     words_s: float = 0.0  # when its last word was known
     sound: bytearray = field(default_factory=bytearray)  # all of it, if a speech-to-speech model can hear it
     too_long: bool = False  # for such a model: there is no sound
-    said: bytes = b""  # the sound without the silence at the end; "": its words are answered
+    voiced_bytes: int = 0  # of the sound, up to the last voice when an answer was thought of
+    said_bytes: int = 0  # the same with a little silence behind it; 0: its words are answered
 
     @property
-    def content(self) -> str | bytes:
-        """What a reply answers: the sound, or else the words."""
-        return self.said or self.text
+    def content(self) -> Content:
+        """What a reply answers: so much of the sound, which only grows, or else the words."""
+        return (self.number, self.voiced_bytes) if self.said_bytes else self.text
+
+    @property
+    def said(self) -> bytes:
+        """The sound that a reply answers, a copy."""
+        return bytes(memoryview(self.sound)[: self.said_bytes])
 
     @property
     def text(self) -> str:
@@ -70,9 +82,15 @@ class UserSpeech:
         else:
             self.sound += sound
 
-    def without_end(self, samples: int) -> bytes:
-        """Return the sound that is kept, without so many samples at its end."""
-        return bytes(self.sound[: max(0, len(self.sound) - 2 * max(0, samples))])
+    def note_said(self, quiet: int) -> None:
+        """Note that a reply answers the sound that is kept, of which so many samples at the end are silence.
+
+        More silence behind the same voice changes nothing.
+        """
+        voiced = max(0, len(self.sound) - 2 * quiet)
+        if voiced != self.voiced_bytes or not self.said_bytes:
+            self.voiced_bytes = voiced
+            self.said_bytes = min(len(self.sound), voiced + 2 * int(TAIL_S * RATE))
 
     @property
     def remembered_sound(self) -> bytes:

@@ -108,6 +108,10 @@ class Capabilities:
     voice_languages: tuple[str, ...] = ()  # languages that a client can choose for the voices
     instructed: bool = False  # the voices follow `voice_instructions`
     phonemes: bool = True  # `pronunciations` may give phonemes
+    speech_model: str = ""  # answers speech with speech, in the place of the chat model and the voice; "": none
+    tools: bool = True  # spoken replies call tools
+    written_tools: bool = True  # replies that are only text call tools
+    pronounced: bool = True  # spoken replies follow `pronunciations`
 
 
 @dataclass(frozen=True, slots=True)

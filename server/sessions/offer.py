@@ -56,6 +56,8 @@ class ServerOffer:
     @property
     def _sayable(self) -> tuple[str, ...]:
         ready = self._engine.ready
+        if ready is not None and ready.speech.name and not ready.tts_model:
+            return ()  # no voice is given a text
         return sayable(self._config.pronunciations, respells_only=ready is not None and ready.respells_only)
 
     @property
@@ -88,6 +90,10 @@ class ServerOffer:
             voice_languages=() if speech else ready.speak_languages,
             instructed=ready.instructed and not speech,
             phonemes=not ready.respells_only,
+            speech_model=speech,
+            tools=not speech,
+            written_tools=not speech or bool(chat),
+            pronounced=not speech,
         )
 
     @property
@@ -128,7 +134,8 @@ class ServerOffer:
         """
         ready = self.ready
         if ready.speech.name:
-            config = for_speech_model(config, ready, any_voice=any_voice, chats=self.chats(ready))
+            chats = self.chats(ready)
+            config = for_speech_model(config, ready, any_voice=any_voice, chats=chats, usual=self._sayable)
         voice = find_voice(config.voice, ready.voices) if config.voice else ""
         if voice is None and any_voice:
             voice = ""

@@ -11,11 +11,13 @@ from voxlane.server.errors import InvalidRequest
 from voxlane.server.log import quote
 
 
-def for_speech_model(config: SessionConfig, ready: Ready, *, any_voice: bool, chats: bool) -> SessionConfig:
+def for_speech_model(
+    config: SessionConfig, ready: Ready, *, any_voice: bool, chats: bool, usual: tuple[str, ...] = ()
+) -> SessionConfig:
     """Return a configuration for a speech-to-speech model; raise InvalidRequest for what the model cannot do.
 
     With `any_voice` every voice name means the model's voice. If the server `chats`, replies that are only text are the
-    chat model's.
+    chat model's. The `usual` pronunciations are the operator's, for texts that a voice is given.
     """
     if not config.speaks:
         _refuse({} if chats else {"tools": (config.tools, _NO_TOOLS)}, ready)
@@ -29,6 +31,7 @@ def for_speech_model(config: SessionConfig, ready: Ready, *, any_voice: bool, ch
         "speed": (config.speed != 1, "has one pace: speed must be 1"),
         "voice_language": (config.voice_language, "chooses its language itself"),
         "voice_instructions": (config.voice_instructions, "cannot be told how to speak"),
+        "pronunciations": (config.pronunciations not in ((), usual), "chooses itself how names are said"),
         "greeting": (greets, "says no given text: a model that speaks does, engine.tts_model"),
     }
     _refuse(refused, ready)

@@ -97,7 +97,8 @@ def test_a_conversation_is_shown_with_its_models_and_saved_in_every_form(playwri
 
         assert b"You: hello there" in saved(page, "#save-text")
         record = json.loads(saved(page, "#save-json"))
-        assert record["models"] == {"chat": "scripted", "listening": "moonshine-tiny-en", "voice": "hibari"}
+        models = {"chat": "scripted", "listening": "moonshine-tiny-en", "voice": "hibari", "speech": ""}
+        assert record["models"] == models
         asked, answered = record["lines"]
         assert (asked["role"], asked["heard"]) == ("user", "hello there")
         assert 0 <= asked["start_s"] <= answered["start_s"] <= answered["end_s"]

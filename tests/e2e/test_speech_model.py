@@ -7,14 +7,23 @@ cut in.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import lfm2_audio_checkpoint as checkpoint
+import numpy as np
+import phone_caller
 import pytest
+import webrtc_caller
 from openai import AsyncOpenAI
-from voice_server import VoiceServer
+from peer import eventually
+from voice_server import RATE, VoiceServer
 
+from voxlane.codecs.g711 import encode_mulaw
+from voxlane.codecs.resample import resample
 from voxlane.server.client import SentAway, VoiceClient
 
 from .caller import OUT_RATE
@@ -115,12 +124,87 @@ async def test_the_next_answer_knows_the_frames_of_the_one_before(talking: Voice
     assert second.input_token_details.cached_tokens > first.input_tokens
 
 
+async def test_a_call_over_webrtc_is_answered_and_cut(server: Any, talking: VoiceServer) -> None:
+    question, name = (server.say(text) for text in (QUESTION, "Wait, what is your name?"))
+    settings = {"type": "realtime", "audio": {"input": {"transcription": {"model": "whisper-1"}}}}
+    async with httpx.AsyncClient(base_url=talking.url, timeout=60) as http:
+        refused = webrtc_caller.Caller(http)
+        answer = await refused.post(session=settings | {"tools": [{"type": "function", "name": "get_time"}]})
+        assert "session.tools must be empty: noise calls no tools" in answer.text
+        await refused.close()
+        caller = webrtc_caller.Caller(http)
+        try:
+            await caller.connect(await caller.post(session=settings | {"max_output_tokens": 200}))
+            caller.microphone.say(question)
+            transcribed = await caller.until("conversation.item.input_audio_transcription.completed")
+            assert "sea" in transcribed["transcript"]
+            started = await caller.until("output_audio_buffer.started")
+            caller.microphone.say(name)
+            cleared = await caller.until("output_audio_buffer.cleared")
+            assert cleared["response_id"] == started["response_id"]
+            assert (await caller.until("conversation.item.truncated"))["audio_end_ms"] > 0
+            again = await caller.until("output_audio_buffer.started")
+            assert again["response_id"] != started["response_id"]
+            assert np.abs(np.concatenate(caller.heard)).max() > 0
+        finally:
+            await caller.close()
+
+
+async def test_a_telephone_call_is_answered_and_cut(server: Any, talking: VoiceServer) -> None:
+    sounds = [server.say(text) for text in (QUESTION, "Wait, what is your name?")]
+    async with phone_caller.TwilioCaller.calling(talking.url) as caller:
+        for number, sound in enumerate(sounds):
+            said, frame = encode_mulaw(np.asarray(resample(sound, RATE, caller.rate))), caller.frame_bytes()
+            enough = len(caller.played) + caller.rate  # a second
+            caller.speaking.extend(said[at : at + frame] for at in range(0, len(said), frame))
+            await eventually(lambda: len(caller.clears) >= number and len(caller.played) >= enough)  # noqa: B023
+        assert caller.wrong == []
+        assert caller.open
+
+
+async def test_a_button_makes_turns_and_text_alone_may_be_asked_for(server: Any, talking: VoiceServer) -> None:
+    question = say(server, QUESTION)
+    async with calling(talking.url, **MANNER, turns={"mode": "manual"}) as caller:
+        await caller.client.start_turn()
+        caller.speak(question)
+        await eventually(lambda: not caller.speech)
+        await caller.client.end_turn()
+        assert "sea" in (await caller.until("user_turn", 0))["text"]
+        await caller.until("turn_done", 0)
+        assert caller.sound((await caller.until("reply", 0))["epoch"])
+        since = len(caller.events)
+        await caller.client.configure(speaks=False)
+        await caller.client.say("And in words?")
+        done = await caller.until("reply_done", since)
+        assert done["text"].strip()
+        assert not [event for event in caller.events[since:] if event.name == "audio"]
+
+
+@pytest.mark.parametrize("complete", [False, True])
+async def test_a_killed_engine_fails_only_what_it_had_not_completed(talking: VoiceServer, complete: bool) -> None:
+    length = 60 if complete else 400
+    async with calling(talking.url, temperature=1.0, max_tokens=length, turns={"mode": "manual"}) as caller:
+        await caller.client.say(QUESTION)
+        await caller.until("audio_done" if complete else "audio", 0)  # its last 1.5 s are still to be played
+        os.kill(talking.engine_pid(), signal.SIGKILL)
+        fault = await caller.until("error", 0)
+        assert fault["code"] == "engine_lost"
+        assert (await caller.until("turn_done", 0))["how"] == ("done" if complete else "failed")
+        heard = (await caller.until("reply_done", 0))["text"]
+        since = len(caller.events)
+        await caller.client.configure(max_tokens=12)
+        await caller.client.say("Go on.")  # it waits for the next engine
+        assert (await caller.until("turn_done", since))["how"] == "done"
+        assert heard.strip() or not complete
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
         ({"tools": [{"name": "get_time"}]}, "calls no tools"),
         ({"voice": "somebody"}, "has one voice"),
         ({"speed": 1.5}, "has one pace"),
+        ({"pronunciations": ["Nguyen = win"]}, "how names are said"),
         ({"greeting": "Hello!"}, "engine.tts_model"),
     ],
 )

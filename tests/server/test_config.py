@@ -95,6 +95,10 @@ def test_values_arrive(tmp_path: Path) -> None:
             '[engine]\nspeech_model = "a"\n[phone]\ntransfer = ["sales = +4930123456"]',
             r"phone\.transfer is given, and engine\.speech_model calls no tools",
         ),
+        (
+            '[engine]\nspeech_model = "a"\ntts_model = ""\n[voice]\npronunciations = ["Nguyen = win"]',
+            r"voice\.pronunciations needs engine\.tts_model: engine\.speech_model chooses itself",
+        ),
         ('[engine]\nspeech_model = "a"\n[phone]\nvoice = "b"', r"phone\.voice must be empty: engine\.speech_model"),
         ('[engine]\nadapter = "a"', r"engine\.adapter is given: engine\.model must name the model"),
         ('[engine]\nmodel = ""\nadapter = "a"', r"engine\.adapter is given: engine\.model must name the model"),

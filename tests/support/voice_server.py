@@ -87,9 +87,10 @@ class VoiceServer:
         return next(iter(_children(template)), template)
 
     def template_pid(self) -> int:
-        """Return the process number of the server's child."""
-        (child,) = _children(self.process.pid)
-        return child
+        """Return the process number of the server's child that is its engine: others decode sound."""
+        children = _children(self.process.pid)
+        (engine,) = (pid for pid in children if b"voxlane.engine" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        return engine
 
     def say(self, text: str) -> Samples:
         """Return a text spoken by the server's voice, without silence around it."""

@@ -132,10 +132,7 @@ class Exchange:
 
     def fail(self, fault: Fault) -> bool:
         """Make a response end with a fault; return whether the fault concerns that response alone."""
-        if fault.epoch in self._under_way:
-            self._under_way[fault.epoch].fault = fault
-            return True
-        if fault.code == "engine_lost":
-            for response in self._under_way.values():
-                response.fault = fault
-        return False
+        response = self._under_way.get(fault.epoch)
+        if response is not None:
+            response.fault = fault
+        return response is not None and fault.code != "engine_lost"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from voxlane.server import limits
 from voxlane.server.conversation.turns import PHRASE_CHARACTERS, PHRASES, Eagerness
 from voxlane.server.conversation.values import SessionConfig
+from voxlane.server.log import quote
 from voxlane.server.protocols.dialect import AudioFormat, Capabilities
 from voxlane.server.protocols.openai_realtime.values import Wrong
 from voxlane.server.protocols.settings import configured
@@ -99,6 +100,9 @@ def configuration(
     if capabilities.one_pace and session.speed != 1:
         raise Wrong(f"{param}.audio.output.speed", "must be 1: this voice has one pace")
     talks, detection = session.type == "realtime", session.turn_detection
+    speaks = talks and "audio" in session.output_modalities and bool(capabilities.tts_model)
+    if session.tools and not (capabilities.tools if speaks else capabilities.written_tools):
+        raise Wrong(f"{param}.tools", f"must be empty: {quote(capabilities.speech_model)} calls no tools")
     chosen = session.tool_choice if isinstance(session.tool_choice, str) else session.tool_choice["name"]
     values: dict[str, Any] = {
         "instructions": session.instructions,
@@ -113,7 +117,7 @@ def configuration(
         "replies": talks and detection is not None and detection.create_response,
         "chains_tools": False,
         "interruptible": detection is None or detection.interrupt_response,
-        "speaks": talks and "audio" in session.output_modalities and bool(capabilities.tts_model),
+        "speaks": speaks,
         "turns": _turns(detection),
         # Its clients cannot lower what they have queued, and have more than a second of it.
         "barge_in": {"at_once": detection is not None and detection.type == "server_vad", "hold": "pause"},

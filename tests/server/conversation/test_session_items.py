@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from session_simulation import SAMPLES_PER_CHAR, SPEAK_RATE, STATS, sound
 from session_table import PAUSES, Table, ask, hear_no_engine, submits
 
-from voxlane.engine.api import Finished, Refused, Started, Text, Words
+from voxlane.engine.api import ChatMessage, ConverseModel, Finished, Refused, Started, Text, Words
 from voxlane.server.conversation.client_events import (
     Audio,
     CancelReply,
@@ -21,9 +22,10 @@ from voxlane.server.conversation.client_events import (
     Played,
     Respond,
     ShowItem,
+    TextTurn,
 )
 from voxlane.server.conversation.effects import RequestsLost
-from voxlane.server.conversation.history import MAX_CHARS, History
+from voxlane.server.conversation.history import MAX_CHARS, NOTHING_SAID, History
 from voxlane.server.conversation.pending_turns import MOST_CLIPS
 from voxlane.server.conversation.server_events import (
     Duck,
@@ -393,6 +395,22 @@ def test_a_long_silence_after_a_reply_is_answered():
     assert len(table.of(TurnDone)) == len(table.of(ReplyStarted))
 
 
+@pytest.mark.parametrize("task", ["chat", "converse"])
+def test_the_model_is_told_that_nothing_was_said_and_it_stays_told(task: str):
+    """Else it would answer itself, and the next prompt would not begin like the one before."""
+    speech = ConverseModel("lfm2-audio", 4000, 12.5, SAMPLES_PER_CHAR) if task == "converse" else None
+    table = Table(SessionConfig(turns=TurnPolicy(idle_s=3.0)), session={"speech": speech, "chats": speech is None})
+    ask(table)
+    table.wait(20)
+    first, again, *_ = asked = submits(table, task)
+    told = [(*one.messages, *([ChatMessage("user", one.text)] if one.text else [])) for one in asked]
+    assert [message.role for message in told[1]] == ["system", "user", "assistant", "user"]
+    assert told[1][-1].content == NOTHING_SAID
+    assert first.messages == again.messages[: len(first.messages)]
+    assert told[2][:4] == told[1]
+    assert [message.role for message in told[2][4:]] == ["assistant", "user"]
+
+
 def test_any_voice_takes_the_floor_at_once_where_that_is_wanted():
     table = Table(SessionConfig(barge_in=BargePolicy(at_once=True)))
     table.engine.transcripts[0] = "mhm"
@@ -577,6 +595,48 @@ def test_a_reply_that_waits_survives_the_engine():
     table.work()
     table.wait(60)
     assert table.of(ReplyDone)
+
+
+@pytest.mark.parametrize("task", ["chat", "converse"])
+def test_a_reply_that_was_complete_when_the_engine_was_lost_is_heard_to_its_end(task: str):
+    speech = ConverseModel("lfm2-audio", 4000, 12.5, SAMPLES_PER_CHAR) if task == "converse" else None
+    table = Table(session={"speech": speech, "chats": speech is None})
+    ask(table)
+    table.work()
+    table.wait(0.5)
+    assert not table.of(ReplyDone)
+    table.engine.work.clear()
+    table.feed(RequestsLost())
+    table.wait(60)
+    (done,) = table.of(ReplyDone)
+    assert done.text.strip() == table.engine.answer
+    assert [event.how for event in table.of(TurnDone)] == ["done"]
+    kept = table.session.history.items[-1]
+    assert (kept.text, kept.whole) == (table.engine.answer, True)
+    assert len(kept.pieces) == (2 * len(done.text) if speech else 0)
+    ask(table)
+    assert submits(table, task)[-1].messages[2].content == kept.text
+
+
+@pytest.mark.parametrize("task", ["chat", "converse"])
+def test_a_reply_that_was_not_complete_when_the_engine_was_lost_fails_with_what_was_heard(task: str):
+    speech = ConverseModel("lfm2-audio", 4000, 12.5, SAMPLES_PER_CHAR) if task == "converse" else None
+    table = Table(session={"speech": speech, "chats": speech is None})
+    table.feed(TextTurn("hello"))
+    while not table.client.samples:
+        table.work(1)
+    table.engine.work.clear()
+    table.feed(RequestsLost())
+    assert [event.code for event in table.of(Fault)] == ["engine_lost"]
+    table.wait(60)
+    assert [event.how for event in table.of(TurnDone)] == ["failed"]
+    (done,) = table.of(ReplyDone)
+    assert 0 < len(done.text) < len(table.engine.answer)
+    assert table.engine.answer.startswith(done.text)
+    ask(table)
+    table.wait(60)
+    assert submits(table, task)[-1].messages[2].content == done.text
+    assert [event.how for event in table.of(TurnDone)] == ["failed", "done"]
 
 
 def test_silence_is_counted_from_the_last_voice():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from types import FunctionType, ModuleType
 from typing import Literal
 
 import pytest
@@ -13,10 +15,12 @@ from voxlane.engine.api import (
     MAX_UNHEARD_S,
     Append,
     Cancel,
+    ChatMessage,
     ConverseModel,
     EndInput,
     Finished,
     Pause,
+    Refused,
     Resume,
     Submit,
     encode,
@@ -35,6 +39,7 @@ from voxlane.server.conversation.client_events import (
     TextTurn,
 )
 from voxlane.server.conversation.effects import SendToEngine
+from voxlane.server.conversation.history import SOUND_BYTES as KEPT_SOUND
 from voxlane.server.conversation.history import History, spoken_prompt_of
 from voxlane.server.conversation.server_events import (
     Fault,
@@ -74,6 +79,24 @@ def written(answer: str) -> tuple[tuple[int, ...], ...]:
     return tuple(
         piece for word in words for piece in (*((ord(one),) for one in word), *((ord(one), 1) for one in word))
     )
+
+
+def reached(one: Table) -> list:
+    """Return every object that a session reaches, without its ear, which keeps the last sound."""
+    found, todo = {}, [one.session]
+    skipped = {id(one.ear)}
+    while todo:
+        thing = todo.pop()
+        if id(thing) in found or id(thing) in skipped or isinstance(thing, type | ModuleType | FunctionType):
+            continue
+        found[id(thing)] = thing
+        todo += gc.get_referents(thing)
+    return list(found.values())
+
+
+def kept_sound(one: Table) -> int:
+    """Return how many bytes of sound a session keeps."""
+    return sum(len(thing) for thing in reached(one) if isinstance(thing, bytes | bytearray))
 
 
 def test_the_sound_of_a_turn_is_answered_by_one_request():
@@ -203,14 +226,17 @@ def test_a_typed_turn_and_a_request_without_words_are_answered():
     one.feed(TextTurn("hello"))
     one.work()
     one.wait(60)
-    one.feed(Respond(SessionConfig()))
-    one.work()
-    one.wait(60)
-    typed, silent = submits(one, "converse")
+    for _ in range(2):
+        one.feed(Respond(SessionConfig()))
+        one.work()
+        one.wait(60)
+    typed, silent, again = submits(one, "converse")
     assert (typed.text, [message.role for message in typed.messages]) == ("hello", ["system"])
     assert silent.text  # something has to be answered
     assert [message.role for message in silent.messages] == ["system", "user", "assistant"]
-    assert len(one.of(ReplyDone)) == 2
+    assert again.messages[:4] == (*silent.messages, ChatMessage("user", silent.text))
+    assert [message.role for message in again.messages[4:]] == ["assistant"]
+    assert len(one.of(ReplyDone)) == 3
 
 
 @pytest.mark.parametrize(("chats", "task"), [(True, "chat"), (False, "converse")])
@@ -320,7 +346,7 @@ def test_a_turn_that_is_too_long_to_be_heard_at_once_is_answered_by_its_words(mo
 
 def test_the_longest_turn_is_not_longer_than_what_the_engine_takes():
     answers = Answers("s", SPEAK_RATE, speech=ConverseModel("lfm2-audio", 128_000, 12.5, SAMPLES_PER_CHAR))
-    assert answers.most_sound <= MAX_UNHEARD_S * 2 * LISTEN_RATE
+    assert 0 < answers.most_sound(SessionConfig()) <= MAX_UNHEARD_S * 2 * LISTEN_RATE
 
 
 def test_a_history_of_much_sound_fits_a_message_to_the_engine():
@@ -388,3 +414,102 @@ def test_without_a_voice_a_given_text_is_not_said():
     begin_reply(one)
     one.wait(60)
     assert len(one.of(ReplyDone)) == 1
+
+
+def test_a_session_keeps_the_sound_of_its_history_and_of_the_open_turn_alone():
+    """However often an answer was prepared, refused or given up, no sound is kept twice."""
+    model = ConverseModel("lfm2-audio", 32_768, 12.5, SAMPLES_PER_CHAR)
+    one = Table(session={"speech": model, "history": History(16_384, 32_768, 12.5)})
+    most = 0
+    for turn in range(7):
+        one.engine.transcripts[0] = f"tell me story {turn}"
+        one.speak("v", 3000)
+        one.speak("s", 10)
+        asked = submits(one, "converse")[-1]
+        one.feed(Refused(asked.request_id, asked.epoch, "overloaded", "later"))
+        one.speak("v", 1000)
+        one.speak("s", 10)
+        most = max(most, kept_sound(one))
+        one.speak("s", 50)
+        one.work()
+        one.wait(30)
+        one.log.clear()
+        assert kept_sound(one) <= KEPT_SOUND
+    assert KEPT_SOUND < most <= KEPT_SOUND + 4000 * SOUND_BYTES + 10_000
+
+
+def test_an_answer_that_cannot_be_prepared_is_asked_for_once_in_a_pause_and_copies_no_sound():
+    one = table()
+    one.speak("v", 40)
+    while not (asked := submits(one, "converse")):
+        hear_no_engine(one, "s", 1)
+        one.work(3)
+    one.feed(Refused(asked[0].request_id, asked[0].epoch, "overloaded", "later"))
+    kept = []
+    for _ in range(15):
+        hear_no_engine(one, "s", 1)
+        kept.append([id(thing) for thing in reached(one) if isinstance(thing, bytes | bytearray) and len(thing) > 9000])
+    assert submits(one, "converse") == asked
+    assert len(kept[0]) == 1  # the turn's own
+    assert all(found == kept[0] for found in kept)
+    one.speak("v", 10)
+    one.speak("s", 12)
+    again = submits(one, "converse")
+    assert len(again) == 2
+    assert len(said(one, again[1].request_id)) > len(said(one, asked[0].request_id))
+
+
+@pytest.mark.parametrize(
+    ("config", "chats"),
+    [
+        (SessionConfig(speaks=False, replies=False), False),  # a transcription
+        (SessionConfig(speaks=False), True),  # the chat model answers, here or at another server
+    ],
+)
+def test_no_sound_is_kept_where_no_speech_model_answers_it(config: SessionConfig, chats: bool):
+    one = table(config, chats=chats)
+    one.feed(PlaceItem(Item("clip", "user", spoken=True, whole=False), pcm=sound("v", 10)))
+    one.speak("v", 40)
+    assert not kept_sound(one)
+    one.speak("s", 60)
+    one.work()
+    one.wait(60)
+    assert one.of(UserTurn)
+    assert not kept_sound(one)
+
+
+def test_the_pieces_of_earlier_replies_are_kept_by_the_history_alone():
+    history = History(tokens=200, sound_rows_s=12.5)  # a reply and a half
+    one = Table(session={"speech": MODEL, "history": history})
+    for _ in range(5):
+        one.feed(TextTurn("hello"))
+        one.work()
+        one.wait(60)
+    replies = [item for item in one.session.history.items if item.kind == "assistant"]
+    assert [bool(item.pieces) for item in replies] == [False] * 4 + [True]
+    assert sum(1 for thing in reached(one) if isinstance(thing, tuple) and thing == replies[-1].pieces) == 2
+
+
+def test_an_earlier_reply_that_is_cut_late_loses_its_last_frames():
+    one = table()
+    for _ in range(2):
+        one.feed(TextTurn("hello"))
+        one.work()
+        one.wait(60)
+    first = next(item for item in one.session.history.items if item.kind == "assistant")
+    one.feed(CutItem(first.id, 0.5))
+    kept = one.session.history.get(first.id).pieces
+    assert kept == heard_pieces(written(one.engine.answer), 500, SAMPLES_PER_CHAR)
+    assert 0 < len(kept) < len(first.pieces)
+
+
+@pytest.mark.parametrize("chats", [False, True])
+def test_items_about_tools_are_refused_where_no_model_reads_them(chats: bool):
+    one = table(chats=chats)
+    call, result = Item("c", "call", "{}", "f", "x"), Item("r", "result", "42", call_id="x")
+    for item in (call, result):
+        one.feed(PlaceItem(item, ref="mine"))
+        one.feed(Respond(SessionConfig(), aside=True, input=(item,), ref="mine"))
+    refused = [(fault.code, fault.ref) for fault in one.of(Fault)]
+    assert refused == ([] if chats else [("unsupported_item", "mine")] * 4)
+    assert len(one.session.history.items) == (2 if chats else 0)

@@ -278,6 +278,23 @@ def test_a_voice_of_one_pace_is_not_hurried() -> None:
         assert "audio.output.speed" in (complaint.param or "")
 
 
+def test_tools_that_a_speech_model_does_not_call_are_refused_and_the_conversation_goes_on() -> None:
+    spoken = replace(CAPABILITIES, chat_model="both", tts_model="both", speech_model="both", tools=False)
+    tools = {"tools": [{"type": "function", "name": "get_time"}]}
+    written = tools | {"output_modalities": ["text"]}
+    desk, alone = Desk(capabilities=spoken), Desk(capabilities=replace(spoken, written_tools=False))
+    for one, wish in ((desk, tools), (alone, tools), (alone, written)):
+        for event, place in ((update(wish), "session"), (create(wish), "response")):
+            (complaint,) = one.codec.decode(json.dumps(event))
+            assert isinstance(complaint, Complaint)
+            assert (complaint.param, complaint.message) == (
+                f"{place}.tools",
+                f"{place}.tools must be empty: both calls no tools.",
+            )
+        assert not one.session["tools"]
+    assert desk.update(**written).tools  # the chat model writes
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -722,7 +739,8 @@ def test_a_reply_nobody_asked_for_is_as_the_session_wants_it() -> None:
     assert received[-2]["response"]["output_modalities"] == ["text"]
 
 
-def test_a_lost_engine_fails_all_that_was_under_way() -> None:
+@pytest.mark.parametrize(("lost", "ended"), [((1, 2), ["failed", "failed"]), ((2,), ["completed", "failed"])])
+def test_a_lost_engine_fails_what_it_had_not_completed(lost: tuple[int, ...], ended: list[str]) -> None:
     desk = Desk({"type": "realtime", "audio": {"input": {"transcription": {"model": "w"}}}})
     (asked,) = desk.say("response.create", response={"conversation": "none"})
     assert isinstance(asked, client_events.Respond)
@@ -732,12 +750,13 @@ def test_a_lost_engine_fails_all_that_was_under_way() -> None:
         server_events.SpeechStopped(2, 2.0),
         server_events.InputCommitted(2, turn_item("voice-7", 2), ""),
     )
-    lost = server_events.Fault("engine_lost", "it is restarting", retryable=True)
     received = desk.tell(
-        lost, server_events.TurnDone(2, "failed"), server_events.SpeechDone(1, 2400), server_events.SpeechDone(2, 0)
+        *(server_events.Fault("engine_lost", "it is restarting", retryable=True, epoch=epoch) for epoch in lost),
+        server_events.TurnDone(2, "failed"),
+        server_events.SpeechDone(1, 2400),
+        server_events.SpeechDone(2, 0),
     )
-    failed = [event["response"]["status"] for event in received if event["type"] == "response.done"]
-    assert failed == ["failed", "failed"]
+    assert [event["response"]["status"] for event in received if event["type"] == "response.done"] == ended
     assert received[0]["type"].endswith("input_audio_transcription.failed")
     assert received[0]["error"]["code"] == "engine_lost"
 
