@@ -5,6 +5,9 @@ the turn ends, what was said is encoded and read, and the answer begins: text as
 listener who has audio gets several frames at a time. To rewind to a frame, a new request goes on from the positions
 before it; the old request's outcome of a step under way is dropped. What is made again is the same, and text that was
 told is not told again.
+
+An answer whose text is as long as it may be is not over: text runs ahead of sound. The job ends the text as the model
+does, and the model says the rest of it. A word that no sound follows has no time, and counts as unheard.
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ from voxlane.engine.api import (
     Append,
     Pieces,
     RequestStats,
-    SpokenWord,
     Submit,
     Text,
 )
@@ -29,6 +31,7 @@ from voxlane.engine.jobs.codec_speech import CodecSpeechJob
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.state_rows import StateRows
+from voxlane.engine.models.lfm2_audio.config import END_OF_TURN, TEXT_END
 from voxlane.engine.models.lfm2_audio.dialogue import Dialogue, Piece, number_of
 from voxlane.engine.models.lfm2_audio.interleaving import Turn
 from voxlane.engine.models.lfm2_audio.prompt import ConversePromptError, ConversePrompts
@@ -118,6 +121,7 @@ class ConverseJob(CodecSpeechJob):
         self._dialogue = Dialogue(prompt)
         self._writing = TextStream()
         self._written = ""  # of the answer
+        self._written_at = 0  # the samples that there were when its last character was written
         self._timed = 0  # characters of it whose words have a time
         self._pace = WordTimer(facts.sample_rate)
         self._known = 0  # pieces of the answer that were told
@@ -192,7 +196,6 @@ class ConverseJob(CodecSpeechJob):
         assert isinstance(outcome, ConverseOutcome)
         dialogue, change = self._dialogue, Change()
         if outcome.token is not None:
-            dialogue.add_token(outcome.token)
             self._write(outcome.token, change)
         elif outcome.frame is not None:
             dialogue.add(outcome.frame)
@@ -201,12 +204,10 @@ class ConverseJob(CodecSpeechJob):
             self._request.table.rewind(row.start + row.count - 1)
         self._request.table.seal(self._request.tokens, min(row.start + row.count, self._request.table.length))
         self._stream.decoded += len(outcome.samples) // self._facts.frame_samples
-        written = sum(isinstance(piece, int) for piece in dialogue.answer)
-        if dialogue.ended:
-            change.end = "eos"
-        elif self._full(written):
-            change.end = "length"
-        self._send(outcome, change, now)
+        if self._lacks_end:
+            self._write(TEXT_END, change)
+        whole = self._end(change)
+        self._send(outcome, change, now, whole=whole)
         self.refresh(now)
         return change
 
@@ -221,52 +222,103 @@ class ConverseJob(CodecSpeechJob):
             preemptions=self._preemptions + self._request.preemptions,
         )
 
-    def _full(self, written: int) -> bool:
-        """Return whether an answer with so many tokens of text may not go on."""
-        spoken, facts = self._dialogue.spoken, self._facts
-        most = self.submit.sampling.max_tokens
-        return self._dialogue.available >= facts.limit or written >= most or spoken >= facts.sampling.max_frames
+    @property
+    def _written_tokens(self) -> int:
+        """Return how many tokens of text the answer has."""
+        return sum(isinstance(piece, int) for piece in self._dialogue.answer)
+
+    @property
+    def _full(self) -> bool:
+        """Return whether the answer has as many positions or as much sound as it may have."""
+        dialogue, facts = self._dialogue, self._facts
+        return dialogue.available >= facts.limit or dialogue.spoken >= facts.sampling.max_frames
+
+    @property
+    def _silent(self) -> bool:
+        """Return whether the answer has all tokens that it may have, and no sound is due."""
+        turn = self._dialogue.turn
+        if turn is None or turn.ended or turn.sound:
+            return False
+        return self._written_tokens >= self.submit.sampling.max_tokens
+
+    @property
+    def _lacks_end(self) -> bool:
+        """Return whether the next token has to be the end of the text."""
+        turn = self._dialogue.turn
+        return self._silent and turn is not None and not turn.text_complete and not self._full
+
+    def _end(self, change: Change) -> bool:
+        """End the answer if it is over; return whether its sound came to an end by itself."""
+        dialogue, sampling = self._dialogue, self.submit.sampling
+        whole = dialogue.ended or (self._silent and not self._full)
+        if whole:
+            change.end = "eos" if self._written_tokens <= sampling.max_tokens else "length"
+            self._end_text(change)
+            self._pace.drop_from(dialogue.spoken * self._facts.frame_samples)
+        elif self._full:
+            change.end = "length"
+        return whole
 
     def _write(self, token: int, change: Change) -> None:
-        """Tell the text that a token adds, unless it was told before a rewind."""
+        """Add a token to the answer, and tell the text that it adds, unless it was told before a rewind."""
+        self._dialogue.add_token(token)
         if self._again:
             self._again -= 1
             return
         codec = self._tokenizer
         data = b"" if token in codec.special_ids or token >= codec.vocab_size else codec.token_bytes(token)
         self._tell(self._writing.push(data), change)
+        if token == TEXT_END:
+            self._end_text(change)
+
+    def _end_text(self, change: Change) -> None:
+        """Tell the rest of the text, and time its last word."""
+        self._tell(self._writing.finish(), change)
+        rest = self._written[self._timed :]
+        if rest.strip():
+            start = self._timed + len(rest) - len(rest.lstrip())
+            self._time(start, self._timed + len(rest.rstrip()), self._written_at)
 
     def _tell(self, text: str, change: Change) -> None:
         if not text:
             return
+        before, sample = len(self._written), self._dialogue.spoken * self._facts.frame_samples
         self._written += text
         for word in _WORD.finditer(self._written, self._timed):
-            self._time(word.start(), word.end())
+            self._time(word.start(), word.end(), sample if word.end() > before else self._written_at)
+        if not text[-1].isspace():
+            self._written_at = sample
         change.messages.append(Text(self.submit.request_id, self.submit.epoch, text))
 
-    def _time(self, start: int, end: int) -> None:
-        said = Said(start, end, (), float(end - start + 1))
-        self._pace.add(said, self._dialogue.spoken * self._facts.frame_samples)
+    def _time(self, start: int, end: int, sample: int) -> None:
+        """Give a word a time, which is after so many samples."""
+        self._pace.add(Said(start, end, (), float(end - start + 1)), sample)
         self._timed = end
 
-    def _send(self, outcome: ConverseOutcome, change: Change, now: float) -> None:
+    def _send(self, outcome: ConverseOutcome, change: Change, now: float, *, whole: bool) -> None:
         samples = self._spoken + len(outcome.samples)
-        if change.end is not None:
-            self._tell(self._writing.finish(), change)
-            rest = self._written[self._timed :]
-            if rest.strip():
-                start = self._timed + len(rest) - len(rest.lstrip())
-                self._time(start, self._timed + len(rest.rstrip()))
-            words: tuple[SpokenWord, ...] = self._pace.finish(samples)
+        if whole:
+            words = self._pace.finish(samples)
         else:
             words = self._pace.told(samples) if len(outcome.samples) else ()  # words leave with sound, not before it
         if len(outcome.samples) or words:
             self._emit(outcome.samples, words, change, now)
         answer = self._dialogue.answer
-        if (outcome.frame is not None or change.end is not None) and len(answer) > self._known:
-            new = tuple(piece if isinstance(piece, tuple) else (number_of(piece),) for piece in answer[self._known :])
+        if outcome.frame is not None or change.end is not None:
+            self._tell_pieces(answer if change.end is None else self._with_sound(answer), change)
+
+    def _tell_pieces(self, answer: list[Piece], change: Change) -> None:
+        """Tell the pieces of the answer that were not told."""
+        new = tuple(piece if isinstance(piece, tuple) else (number_of(piece),) for piece in answer[self._known :])
+        if new:
             change.messages.append(Pieces(self.submit.request_id, self.submit.epoch, new))
             self._known = len(answer)
+
+    def _with_sound(self, answer: list[Piece]) -> list[Piece]:
+        """Return an answer without text that no sound follows."""
+        last = max((place for place, piece in enumerate(answer) if isinstance(piece, tuple)), default=-1)
+        marks = [piece for piece in answer[last + 1 :] if piece in (TEXT_END, END_OF_TURN)]
+        return [*answer[: last + 1], *marks] if self._dialogue.spoken else []
 
     # ---- requests
 

@@ -35,6 +35,9 @@ MIMI: dict[str, Any] = {
 LIKELY = 20.0
 """The factor by which the embeddings of letters are larger that are to be written; they are the output head, too."""
 
+BREATH = 3.0
+"""The factor by which the first codes' output for the end of sound is larger: it comes after some ten frames."""
+
 TRUE_RATIOS = (8, 6, 5, 4)
 """The upsampling of frames of 1,920 samples, as long as the published codec's: 80 ms."""
 
@@ -59,8 +62,13 @@ def tensors() -> dict[str, Tensor]:
     }
 
 
-def write(folder: Path, ratios: Sequence[int] = MIMI["upsampling_ratios"], letters: str = "") -> Path:
-    """Write the folder, and return it; with `letters` the model writes nearly nothing else, and never ends."""
+def write(
+    folder: Path, ratios: Sequence[int] = MIMI["upsampling_ratios"], letters: str = "", *, breathes: bool = False
+) -> Path:
+    """Write the folder, and return it; with `letters` the model writes nearly nothing else, and never ends.
+
+    A model that `breathes` ends its sound now and then.
+    """
     import transformers
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,6 +79,8 @@ def write(folder: Path, ratios: Sequence[int] = MIMI["upsampling_ratios"], lette
         rows = [FIRST_BYTE + alphabet.index("Ġ" if letter == " " else letter) for letter in letters]
         numbers["lfm.embed_tokens.weight"][rows] *= LIKELY
         numbers["lfm.embed_tokens.weight"][[END_OF_TURN, TEXT_END]] = 0.0
+    if breathes:
+        numbers["depth_embeddings.0.to_logits.weight"][CODES] *= BREATH
     save_file({name: one.contiguous() for name, one in numbers.items()}, folder / "model.safetensors")
     (folder / "tokenizer.json").write_text(json.dumps(_vocabulary()))
     (folder / "tokenizer_config.json").write_text(

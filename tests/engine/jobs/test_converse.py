@@ -6,6 +6,7 @@ The weights are random: the plumbing is real, the voice is noise.
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from pathlib import Path
 
 import lfm2_audio_checkpoint as checkpoint
@@ -39,6 +40,7 @@ from voxlane.engine.jobs.converse import ConverseFacts, ConverseJob, ConverseJob
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.memory.pages import KVCache
+from voxlane.engine.models.lfm2_audio.config import END_OF_TURN, TEXT_END
 from voxlane.engine.models.lfm2_audio.dialogue import ClipRow
 from voxlane.engine.models.lfm2_audio.mimi import MimiCodec
 from voxlane.engine.models.lfm2_audio.model import Lfm2Audio
@@ -50,6 +52,7 @@ from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import CONVERSATION, Limits, ModelResources
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.text.tokenizer import Tokenizer
+from voxlane.engine.voices.word_timing import LETTERS_PER_S
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 
 BLOCK, BLOCKS = 4, 400
@@ -78,6 +81,26 @@ def prompts(folder: Path, model: Lfm2Audio) -> ConversePrompts:
     return ConversePrompts.of(model, Tokenizer.open(folder))
 
 
+@dataclass(frozen=True)
+class Talker:
+    """A model that writes letters and never ends its text, and ends its sound now and then."""
+
+    model: Lfm2Audio
+    codec: MimiCodec
+    prompts: ConversePrompts
+
+    def listener(self, make: type[ConverseRunner] = ConverseRunner, **settings: int) -> Listener:
+        return Listener(self.model, self.codec, self.prompts, make, **{"max_frames": 200, **settings})
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> Talker:
+    folder = checkpoint.write(tmp_path_factory.mktemp("talker"), letters="abc ", breathes=True)
+    model = Lfm2Audio.load(SafetensorsDirectory(folder), "float32")
+    codec = MimiCodec.load(SafetensorsDirectory(folder / "mimi"), model.config.groups)
+    return Talker(model, codec, ConversePrompts.of(model, Tokenizer.open(folder)))
+
+
 both = pytest.mark.parametrize("make", [ConverseRunner, CudaConverse], ids=["host", "device"])
 """On the host, and as it runs on a device, here on a CPU."""
 
@@ -102,6 +125,7 @@ class Listener:
         *,
         slots: int = 3,
         blocks: int = BLOCKS,
+        max_frames: int = 14,
     ) -> None:
         cache = KVCache(model.spec.pages, blocks, BLOCK, torch.float32, host_blocks=64)
         pool = BlockPool(blocks, BLOCK, state=cache.state)
@@ -115,7 +139,7 @@ class Listener:
             codec.sample_rate,
             limit=min(512, blocks * BLOCK),
             slots=runner.slots,
-            sampling=SpeechSampling(temperature=1.0, top_k=4, max_frames=14),
+            sampling=SpeechSampling(temperature=1.0, top_k=4, max_frames=max_frames),
         )
         self.clock, self.tick_s = 0.0, 0.001
         self.core = Core(
@@ -134,6 +158,7 @@ class Listener:
         self.ends: dict[str, str] = {}
         self.refused: dict[str, str] = {}
         self.cached: dict[str, int] = {}
+        self.preemptions = 0
         self._frame = codec.frame_samples
 
     def _now(self) -> float:
@@ -159,7 +184,7 @@ class Listener:
                     self.pcm[name] = self.pcm.get(name, b"")[: 2 * sample]
                     kept, frames = [], sample // self._frame
                     for piece in self.pieces.get(name, []):
-                        if len(piece) > 1:
+                        if len(piece) > 1 and piece[0] != Lfm2Audio.end_code:
                             frames -= 1
                         if frames < 0:
                             break
@@ -167,6 +192,7 @@ class Listener:
                     self.pieces[name] = kept
                 case Finished(name, _, reason, stats):
                     self.ends[name], self.cached[name] = reason, stats.cached_tokens
+                    self.preemptions += stats.preemptions
                 case Refused(name, _, _, detail):
                     self.refused[name] = detail
 
@@ -211,8 +237,6 @@ def test_a_turn_is_answered_in_text_and_sound_the_same_every_time(
         listener.ask(name, Submit(name, "converse", sampling=DRAWN), sound(seconds, seed=9))
     assert answer(listener, Submit("a", "converse", sampling=sampling), sound(0.9))[::2] == first[::2]
     assert_alike(listener.pcm["a"], pcm)
-    words = [text[start:end] for start, end in listener.words.get("a", [])]
-    assert words == text.split()
 
 
 def assert_alike(one: bytes, other: bytes) -> None:
@@ -380,6 +404,107 @@ def test_what_it_cannot_do_is_named(model: Lfm2Audio, codec: MimiCodec, prompts:
         listener.send(submit)
         assert name in listener.refused[name]
     assert listener.core.busy is False
+
+
+LONG = [SamplingParams(max_tokens=most, temperature=1.0, top_k=20, seed=most) for most in (1, 3, 7, 9)]
+"""Answers whose text ends within a run of tokens and at the end of one."""
+
+
+def place_of_end(pieces: list[tuple[int, ...]]) -> int:
+    """Return how many frames of sound come before the end of the text."""
+    end = pieces.index((TEXT_END,))
+    return sum(len(piece) > 1 and piece[0] != Lfm2Audio.end_code for piece in pieces[:end])
+
+
+@both
+@pytest.mark.parametrize("sampling", LONG, ids=lambda one: str(one.max_tokens))
+def test_text_as_long_as_it_may_be_is_ended_and_said(
+    talker: Talker, make: type[ConverseRunner], sampling: SamplingParams
+) -> None:
+    """Text runs ahead of sound: the words that have no sound yet are said before the answer ends."""
+    listener = talker.listener(make)
+    text, pcm, pieces = answer(listener, Submit("a", "converse", sampling=sampling), sound(0.9))
+    assert listener.ends["a"] == "length"
+    tokens = [place for place, piece in enumerate(pieces) if len(piece) == 1]
+    assert len(tokens) == sampling.max_tokens + 1
+    assert pieces[tokens[-1]] == (TEXT_END,)
+    spoken = [piece for piece in pieces if len(piece) > 1 and piece[0] != talker.model.end_code]
+    assert len(pcm) == 2 * talker.codec.frame_samples * len(spoken)
+    assert pieces[-1] == (talker.model.end_code,) * talker.model.config.groups, "the model ended it"
+    words = [text[start:end] for start, end in listener.words.get("a", [])]
+    assert words == text.split()
+    assert listener.pool.used == 0
+
+
+@both
+@pytest.mark.parametrize("sampling", LONG, ids=lambda one: str(one.max_tokens))
+def test_held_or_rewound_where_its_text_was_ended_an_answer_is_the_same(
+    talker: Talker, make: type[ConverseRunner], sampling: SamplingParams
+) -> None:
+    submit = Submit("a", "converse", sampling=sampling)
+    text, pcm, pieces = answer(talker.listener(make), submit, sound(0.9))
+    before, frame = place_of_end(pieces), 2 * talker.codec.frame_samples
+    last = len(pcm) // frame
+    for reached, back in {(before, before), (min(before + 1, last), before), (last, max(before - 1, 0)), (last, 0)}:
+        listener = talker.listener(make)
+        listener.ask("a", submit, sound(0.9))
+        while len(listener.pcm.get("a", b"")) < frame * reached and "a" not in listener.ends:
+            listener.run(1)
+        for _ in range(4):
+            listener.send(Pause(("a",)))
+            listener.run(4)
+            listener.send(Resume("a"))
+            listener.run(1)
+        if "a" not in listener.ends:
+            listener.send(Rewind("a", back * talker.codec.frame_samples))
+        listener.run()
+        assert (listener.ends["a"], listener.text["a"], listener.pieces["a"]) == ("length", text, pieces)
+        assert_alike(listener.pcm["a"], pcm)
+
+
+@both
+def test_answers_whose_text_is_ended_do_not_depend_on_others(talker: Talker, make: type[ConverseRunner]) -> None:
+    """Two rows of the codec for four who speak, and so few blocks that some have to yield."""
+    alone = [
+        answer(talker.listener(make), Submit("a", "converse", sampling=sampling), sound(0.5, seed))
+        for seed, sampling in enumerate(LONG)
+    ]
+    listener = talker.listener(make, slots=2, blocks=28)
+    for seed, sampling in enumerate(LONG):
+        name = f"r{seed}"
+        listener.send(Submit(name, "converse", sampling=sampling), Append(name, audio=sound(0.5, seed)), EndInput(name))
+    listener.run()
+    for name, (text, pcm, pieces) in zip((f"r{seed}" for seed in range(len(LONG))), alone, strict=True):
+        assert (listener.text.get(name, ""), listener.pieces[name]) == (text, pieces)
+        assert_alike(listener.pcm[name], pcm)
+    assert listener.preemptions
+    assert listener.pool.used == 0
+
+
+def test_words_without_sound_have_no_time_and_are_no_pieces(talker: Talker) -> None:
+    """The engine ends the sound: text that runs ahead of it was not said."""
+    for max_frames in (1, 4, 6):
+        listener = talker.listener(max_frames=max_frames)
+        sampling = SamplingParams(max_tokens=60, temperature=1.0, top_k=20, seed=4)
+        text, _, pieces = answer(listener, Submit("a", "converse", sampling=sampling), sound(0.5))
+        assert listener.ends["a"] == "length"
+        assert len(pieces[-1]) > 1, "what follows the last frame was not heard"
+        assert sum(len(piece) > 1 and piece[0] != talker.model.end_code for piece in pieces) == max_frames
+        samples = max_frames * talker.codec.frame_samples
+        heard = max((end for _, end in listener.words.get("a", [])), default=0)
+        assert heard / LETTERS_PER_S <= samples / talker.codec.sample_rate
+        assert heard < len(text)
+
+
+def test_an_answer_without_sound_was_not_heard(model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts) -> None:
+    """The model ends its turn before it has made a frame."""
+    listener = Listener(model, codec, prompts)
+    bias = ((END_OF_TURN, 100.0),)
+    listener.ask("a", Submit("a", "converse", sampling=SamplingParams(max_tokens=9, logit_bias=bias)), sound(0.4))
+    listener.run()
+    assert listener.ends["a"] == "eos"
+    assert not listener.pieces
+    assert not any(listener.words.values())
 
 
 def test_what_was_heard() -> None:
