@@ -6,56 +6,39 @@ The weights are random: the plumbing is real, the voice is noise.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from pathlib import Path
 
 import lfm2_audio_checkpoint as checkpoint
-import numpy as np
 import pytest
 import torch
+from converse_listener import BLOCK, Listener, Talker, assert_alike, sound
 
 from voxlane.engine.api import (
     Append,
     Cancel,
     ChatMessage,
     EndInput,
-    Finished,
-    FromEngine,
     Pause,
-    Pieces,
-    Refused,
     Resume,
     Rewind,
-    Rewound,
-    Samples,
     SamplingParams,
     SpeakParams,
     Submit,
-    Text,
-    ToEngine,
     Tool,
     heard_pieces,
 )
-from voxlane.engine.jobs.converse import ConverseFacts, ConverseJob, ConverseJobFactory
-from voxlane.engine.loop.core import Core
-from voxlane.engine.memory.blocks import BlockPool
-from voxlane.engine.memory.pages import KVCache
+from voxlane.engine.jobs.converse import ConverseJob
 from voxlane.engine.models.lfm2_audio.config import END_OF_TURN, TEXT_END
 from voxlane.engine.models.lfm2_audio.dialogue import ClipRow
 from voxlane.engine.models.lfm2_audio.mimi import MimiCodec
 from voxlane.engine.models.lfm2_audio.model import Lfm2Audio
 from voxlane.engine.models.lfm2_audio.prompt import ConversePrompts
-from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.runners.converse import ConverseRunner
 from voxlane.engine.runners.cuda.converse import CudaConverse
-from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import CONVERSATION, Limits, ModelResources
-from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.voices.word_timing import LETTERS_PER_S
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 
-BLOCK, BLOCKS = 4, 400
 TOKENS = 9
 PLAIN = SamplingParams(max_tokens=TOKENS)
 DRAWN = SamplingParams(max_tokens=TOKENS, temperature=1.0, top_k=20, seed=3)
@@ -81,136 +64,14 @@ def prompts(folder: Path, model: Lfm2Audio) -> ConversePrompts:
     return ConversePrompts.of(model, Tokenizer.open(folder))
 
 
-@dataclass(frozen=True)
-class Talker:
-    """A model that writes letters and never ends its text, and ends its sound now and then."""
-
-    model: Lfm2Audio
-    codec: MimiCodec
-    prompts: ConversePrompts
-
-    def listener(self, make: type[ConverseRunner] = ConverseRunner, **settings: int) -> Listener:
-        return Listener(self.model, self.codec, self.prompts, make, **{"max_frames": 200, **settings})
-
-
 @pytest.fixture(scope="module")
 def talker(tmp_path_factory: pytest.TempPathFactory) -> Talker:
-    folder = checkpoint.write(tmp_path_factory.mktemp("talker"), letters="abc ", breathes=True)
-    model = Lfm2Audio.load(SafetensorsDirectory(folder), "float32")
-    codec = MimiCodec.load(SafetensorsDirectory(folder / "mimi"), model.config.groups)
-    return Talker(model, codec, ConversePrompts.of(model, Tokenizer.open(folder)))
+    """A model that writes letters and never ends its text, and ends its sound now and then."""
+    return Talker.of(checkpoint.write(tmp_path_factory.mktemp("talker"), letters="abc ", breathes=True))
 
 
 both = pytest.mark.parametrize("make", [ConverseRunner, CudaConverse], ids=["host", "device"])
 """On the host, and as it runs on a device, here on a CPU."""
-
-
-def runner_of(
-    make: type[ConverseRunner], model: Lfm2Audio, codec: MimiCodec, cache: KVCache, slots: int
-) -> ConverseRunner:
-    if make is CudaConverse:
-        return CudaConverse(model, codec, cache, torch.device("cpu"), slots=slots, max_rows=4, max_tokens=64)
-    return make(model, codec, cache, slots=slots, max_rows=4)
-
-
-class Listener:
-    """An engine, and what was told of each request."""
-
-    def __init__(
-        self,
-        model: Lfm2Audio,
-        codec: MimiCodec,
-        prompts: ConversePrompts,
-        make: type[ConverseRunner] = ConverseRunner,
-        *,
-        slots: int = 3,
-        blocks: int = BLOCKS,
-        max_frames: int = 14,
-    ) -> None:
-        cache = KVCache(model.spec.pages, blocks, BLOCK, torch.float32, host_blocks=64)
-        pool = BlockPool(blocks, BLOCK, state=cache.state)
-        resources = ModelResources(pool, BlockPool(64, BLOCK, prefix_cache=False), CostModel(), abilities=CONVERSATION)
-        runner = runner_of(make, model, codec, cache, slots)
-        config = model.config
-        facts = ConverseFacts(
-            config.interleaved_text,
-            config.interleaved_frames,
-            codec.frame_samples,
-            codec.sample_rate,
-            limit=min(512, blocks * BLOCK),
-            slots=runner.slots,
-            sampling=SpeechSampling(temperature=1.0, top_k=4, max_frames=max_frames),
-        )
-        self.clock, self.tick_s = 0.0, 0.001
-        self.core = Core(
-            Scheduler({"speech": resources}, Limits(max_batch=4, max_step_tokens=64)),
-            {"speech": runner},
-            {"speech": ConverseJobFactory(facts, pool, prompts)},
-            clock=self._now,
-            max_waiting=8,
-        )
-        self.pool = pool
-        self.text: dict[str, str] = {}
-        self.pcm: dict[str, bytes] = {}
-        self.pieces: dict[str, list[tuple[int, ...]]] = {}
-        self.words: dict[str, list[tuple[int, int]]] = {}
-        self.sizes: list[int] = []  # frames of each message about sound
-        self.ends: dict[str, str] = {}
-        self.refused: dict[str, str] = {}
-        self.cached: dict[str, int] = {}
-        self.preemptions = 0
-        self._frame = codec.frame_samples
-
-    def _now(self) -> float:
-        self.clock += self.tick_s
-        return self.clock
-
-    def send(self, *commands: ToEngine) -> None:
-        self.take(self.core.handle(list(commands)))
-
-    def take(self, messages: list[FromEngine]) -> None:
-        for message in messages:
-            match message:
-                case Text(name, _, text):
-                    self.text[name] = self.text.get(name, "") + text
-                case Samples(name, _, offset, pcm, words):
-                    assert 2 * offset == len(self.pcm.get(name, b"")), "a gap, or something that was under way"
-                    self.pcm[name] = self.pcm.get(name, b"") + pcm
-                    self.sizes.append(len(pcm) // 2 // self._frame)
-                    self.words.setdefault(name, []).extend((word.start, word.end) for word in words)
-                case Pieces(name, _, pieces):
-                    self.pieces.setdefault(name, []).extend(pieces)
-                case Rewound(name, _, sample):
-                    self.pcm[name] = self.pcm.get(name, b"")[: 2 * sample]
-                    kept, frames = [], sample // self._frame
-                    for piece in self.pieces.get(name, []):
-                        if len(piece) > 1 and piece[0] != Lfm2Audio.end_code:
-                            frames -= 1
-                        if frames < 0:
-                            break
-                        kept.append(piece)
-                    self.pieces[name] = kept
-                case Finished(name, _, reason, stats):
-                    self.ends[name], self.cached[name] = reason, stats.cached_tokens
-                    self.preemptions += stats.preemptions
-                case Refused(name, _, _, detail):
-                    self.refused[name] = detail
-
-    def run(self, steps: int = 2000) -> None:
-        for _ in range(steps):
-            if not self.core.busy:
-                return
-            self.take(self.core.step())
-
-    def ask(self, name: str, submit: Submit, sound: bytes) -> None:
-        """Submit, speak in two pieces with steps between them, and end the turn."""
-        self.send(submit)
-        self.run(3)
-        self.send(Append(name, audio=sound[:7001]), Append(name, audio=sound[7001:]), EndInput(name))
-
-
-def sound(seconds: float, seed: int = 1) -> bytes:
-    return (np.random.default_rng(seed).normal(0, 3000, int(16_000 * seconds))).astype("<i2").tobytes()
 
 
 def answer(listener: Listener, submit: Submit, said: bytes) -> tuple[str, bytes, list[tuple[int, ...]]]:
@@ -237,13 +98,6 @@ def test_a_turn_is_answered_in_text_and_sound_the_same_every_time(
         listener.ask(name, Submit(name, "converse", sampling=DRAWN), sound(seconds, seed=9))
     assert answer(listener, Submit("a", "converse", sampling=sampling), sound(0.9))[::2] == first[::2]
     assert_alike(listener.pcm["a"], pcm)
-
-
-def assert_alike(one: bytes, other: bytes) -> None:
-    """A codec's products round differently beside other streams."""
-    assert len(one) == len(other)
-    difference = np.frombuffer(one, "<i2").astype(int) - np.frombuffer(other, "<i2").astype(int)
-    assert np.abs(difference).max(initial=0) <= 1
 
 
 def test_a_listener_with_audio_gets_several_frames_at_a_time_and_none_is_lost(
