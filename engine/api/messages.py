@@ -43,7 +43,8 @@ class Submit(_Message, frozen=True):
 
     `chat` renders messages with the model's template; `complete` and `score` take text as it is. `probe` takes messages
     whose last is the user's and may be unfinished, and asks whether it is finished. `asr` and `tts` take their input in
-    any number of Appends until EndInput. `converse` takes messages and then what a person says, in the same way as
+    any number of Appends until EndInput; without a model that speaks, `tts` is done by the one that answers speech with
+    speech. `converse` takes messages and then what a person says, in the same way as
     `asr`, and answers in text and sound. `voice` takes a recording in the same way and answers with VoiceMade; `text`
     holds the words of the recording, if the voice should imitate its manner too.
     """
@@ -63,6 +64,7 @@ class Submit(_Message, frozen=True):
     tools: tuple[Tool, ...] = ()  # tasks "chat" and "probe"
     tool_choice: str = "auto"  # or "none"; "required": one well-formed call and nothing else; a name: of that tool
     clone: CloneParams = CloneParams()  # task "voice"
+    by_speech_model: bool = False  # tasks "asr" and "tts": even if there is another model for it
 
 
 class Append(_Message, frozen=True):

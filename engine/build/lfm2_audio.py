@@ -10,7 +10,8 @@ from voxlane.engine.api import LISTEN_RATE, ConverseModel, EngineConfig, Samplin
 from voxlane.engine.build.defaults import weights_of
 from voxlane.engine.build.model_part import ModelPart, Progress, build_resources, check_task, make_cache, rehearse
 from voxlane.engine.errors import EngineConfigError, ModelConfigError
-from voxlane.engine.jobs.converse import ConverseFacts, ConverseJobFactory
+from voxlane.engine.jobs.converse import ConverseJobFactory
+from voxlane.engine.jobs.dialogue_job import ConverseFacts
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.models.lfm2_audio.config import CODES, END_OF_TURN, Lfm2AudioConfig
 from voxlane.engine.models.lfm2_audio.dialogue import Dialogue, number_of

@@ -59,11 +59,17 @@ class JobFactories:
         most = self._max_waiting * (CRITICAL_QUEUE_FACTOR if submit.priority is Priority.CRITICAL else 1)
         if len(jobs) >= most and (waiting := sum(1 for job in jobs.values() if job.waits)) >= most:
             raise Refusal("overloaded", f"{waiting} requests are waiting")
-        factory = self._cloning if submit.task == "voice" else self._factories.get(MODEL_OF[submit.task])
+        factory = self._cloning if submit.task == "voice" else self._factories.get(self._model_of(submit))
         if factory is None:
             missing = CANNOT_CLONE if submit.task == "voice" else f"this engine has no model for {submit.task}"
             raise Refusal("no_model", missing)
         return factory.open(submit, now)
+
+    def _model_of(self, submit: Submit) -> ModelName:
+        """Return the model for a submission: texts are spoken by the speech-to-speech model if no other speaks."""
+        only_voice = submit.task == "tts" and "tts" not in self._factories
+        named = submit.by_speech_model and submit.task in ("asr", "tts")
+        return "speech" if only_voice or named else MODEL_OF[submit.task]
 
     def rename(self, command: KeepVoice | ForgetVoice) -> None:
         """Give a voice a name or forget the name, if this engine can make voices."""

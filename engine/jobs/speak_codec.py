@@ -22,7 +22,8 @@ from voxlane.engine.api import RequestStats, SpokenWord, Submit
 from voxlane.engine.errors import REQUEST_FAULTS, Refusal, describe_fault
 from voxlane.engine.jobs.codec_speech import CodecSpeechJob
 from voxlane.engine.jobs.job import Change, Job
-from voxlane.engine.jobs.speech import MAX_CLAUSE_CHARS, check_length, halves
+from voxlane.engine.jobs.speech import check_length
+from voxlane.engine.jobs.text_reading import TextReading
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.state_rows import StateRows
 from voxlane.engine.models.qwen3_tts.config import MIN_FRAMES
@@ -31,7 +32,6 @@ from voxlane.engine.runners.codec_tts import FrameOutcome, UtteranceStream
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.plan import Row
 from voxlane.engine.schedule.request import Request, RequestState
-from voxlane.engine.text.incremental import Said
 from voxlane.engine.voices.prompt import VoicePrompt
 from voxlane.engine.voices.word_timing import LETTERS_PER_S, WordTimer
 
@@ -114,9 +114,8 @@ class SpeakCodecJob(CodecSpeechJob):
         self._text: list[int] = []  # tokens of this utterance
         self._firsts: list[int] = []  # where its words begin in `_text`
         self._letters = 0.0  # in this utterance
-        self._words: list[Said] = []  # of the reply
+        self._reading = TextReading(manner.reader)
         self._taken = 0  # words that are in this utterance or in one before it
-        self._closed = False  # no more text will come
         self._parts = [UtterancePart([], 0, 0, 0)]  # the last is this utterance
         self._preemptions = 0  # of the requests before the present one
         self._requests = 0  # made so far
@@ -127,7 +126,7 @@ class SpeakCodecJob(CodecSpeechJob):
         """Whether text can be read, its end noted, or a state row taken."""
         if self.paused:
             return False
-        return bool(self._queue) or (self._ended and not self._closed) or self._facts.slots.serves(self)
+        return bool(self._queue) or (self._ended and not self._reading.closed) or self._facts.slots.serves(self)
 
     @property
     def restless(self) -> bool:
@@ -141,7 +140,7 @@ class SpeakCodecJob(CodecSpeechJob):
     def work(self, now: float) -> Change:
         """Read some of the text, and take a state row if there is anything to say."""
         try:
-            closes = self._read_more()
+            closes = self._reading.read(self._queue, ended=self._ended)
         except REQUEST_FAULTS as fault:
             log.error("text not read %s", describe_fault(fault))
             return Change(end="failed")
@@ -189,21 +188,6 @@ class SpeakCodecJob(CodecSpeechJob):
 
     # ---- text
 
-    def _read_more(self) -> bool:
-        """Read some of the text; return whether this was the last of it."""
-        reader = self._manner.reader
-        if self._queue:
-            piece = self._queue.popleft()
-            if len(piece.text) > MAX_CLAUSE_CHARS and (parts := halves(piece)):
-                self._queue.extendleft(reversed(parts))
-            else:
-                self._words += reader.read(piece.text)
-        if not self._ended or self._queue or self._closed:
-            return False
-        self._words += reader.finish()
-        self._closed = True
-        return True
-
     @property
     def _ahead(self) -> int:
         """By how many tokens a cloned clip's text is longer than its frames; negative if it is shorter."""
@@ -212,13 +196,13 @@ class SpeakCodecJob(CodecSpeechJob):
 
     @property
     def _all_taken(self) -> bool:
-        return self._closed and self._taken == len(self._words)
+        return self._reading.closed and self._taken == len(self._reading.words)
 
     def _take(self) -> None:
         """Append words to the utterance until it is full; the next utterance takes the rest."""
         utterance = self._stream.utterance
-        while self._taken < len(self._words) and not utterance.ended:
-            said = self._words[self._taken]
+        while self._taken < len(self._reading.words) and not utterance.ended:
+            said = self._reading.words[self._taken]
             if self._taken == self._pace.known + self._pace.untold:  # else the timer knows it from before a rewind
                 frame = self._parts[-1].frame + max(len(self._text) + self._ahead, 0)
                 self._pace.add(said, frame * self._facts.frame_samples)

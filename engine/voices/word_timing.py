@@ -76,6 +76,12 @@ class WordTimer:
         """Remove and return the last `count` unreported words, which are not yet spoken."""
         return [self._open.pop().said for _ in range(count)][::-1]
 
+    def drop_from(self, sample: int) -> None:
+        """Forget the unreported words that were added at `sample` or later: speech was over by then."""
+        lag = int(LAG_S * self._rate)
+        while self._open and self._open[-1].earliest - lag >= sample:
+            self._open.pop()
+
     def rewind(self, sample: int) -> None:
         """Reopen the reported words that end after `sample`: the audio after it will be spoken again."""
         while self._end > sample:

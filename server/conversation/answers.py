@@ -262,7 +262,8 @@ class Answers:
         if reply is None or reply.item != item.id:
             return item
         if reply.all_sent and not self._broken:
-            return replace(item, text=reply.text.strip(), whole=True, pieces=tuple(reply.pieces))
+            whole = reply.said == reply.text
+            return replace(item, text=reply.said.strip(), whole=whole, pieces=tuple(reply.pieces))
         position = reply.position(now)
         return replace(item, text=reply.heard(position), pieces=self._heard_pieces(reply.pieces, position))
 
@@ -441,12 +442,12 @@ class Answers:
 
     def _put_down(self, reply: Reply, position: int, now: float, *, whole: bool) -> str:
         """Write a reply, or what was heard of it up to a sample, into the history; return the words."""
-        heard, pieces = reply.text, tuple(reply.pieces)
+        heard, pieces = reply.said, tuple(reply.pieces)
         if not whole:
             heard = reply.heard(position)
             pieces = self._heard_pieces(pieces, position) if reply.speaks else pieces
         self.reply_ended_s, self.asked = now, whole and heard.rstrip(" \"'”’").endswith("?")
-        self.history.fill(reply.item, heard.strip(), whole=whole, pieces=pieces)
+        self.history.fill(reply.item, heard.strip(), whole=whole and heard == reply.text, pieces=pieces)
         if reply.speaks:
             self._spoken[reply.item] = SpokenReply(reply.text, reply.ledger)
             self._last_pieces = (reply.item, tuple(reply.pieces))

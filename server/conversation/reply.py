@@ -332,6 +332,11 @@ class Reply:
             return self.text
         return self.text[: self.ledger.heard_chars(position)]
 
+    @property
+    def said(self) -> str:
+        """The text that is heard once all of it was played: all of it."""
+        return self.text
+
     def saved(self, now: float) -> SavedReply:
         """Return what another server needs to know of it."""
         ends, middles = self.ledger.word_marks

@@ -73,6 +73,12 @@ class SpeechReply(Reply):
         return [] if self.stage == "tentative" else [Send(self.thought)]
 
     @property
+    def said(self) -> str:
+        """The text of which there is sound: an answer that the engine had to end has more text than sound."""
+        heard = self.heard(self._sent)
+        return heard if any(letter.isalnum() for letter in self.text[len(heard) :]) else self.text
+
+    @property
     def has_no_room(self) -> bool:
         """Whether an answer that ends for its length was never begun: the sound was read only after its request."""
         return not self.pieces

@@ -40,7 +40,8 @@ MANNER = {"max_tokens": 60, "temperature": 1.0}
 @pytest.fixture(scope="module")
 def talking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceServer]:
     """A server whose only model that answers is the random one."""
-    folder = checkpoint.write(tmp_path_factory.mktemp("speech") / "noise", checkpoint.TRUE_RATIOS, "abcdefgh ")
+    folder = tmp_path_factory.mktemp("speech") / "noise"
+    checkpoint.write(folder, checkpoint.TRUE_RATIOS, "abcdefgh ", breathes=True)
     server = VoiceServer(
         tmp_path_factory.mktemp("server") / "log",
         *("--speech-model", str(folder), "--model", "", "--tts-model", "", "--asr-model", "moonshine-tiny-en"),
@@ -99,11 +100,17 @@ async def test_the_realtime_api_speaks_with_it(talking: VoiceServer) -> None:
             elif event.type == "response.done":
                 done = event.response
                 break
-    assert sound
-    assert words.strip()
-    assert done is not None
-    assert done.status in ("completed", "incomplete")
-    assert done.output[0].content[0].transcript == words
+        assert sound
+        assert words.strip()
+        assert done is not None
+        (answer,) = done.output
+        assert (done.status, done.status_details.reason) == ("incomplete", "max_output_tokens")
+        assert answer.content[0].transcript == words
+        await connection.conversation.item.retrieve(item_id=answer.id)
+        async for event in connection:
+            if event.type == "conversation.item.retrieved":
+                break
+        assert event.item.content[0].transcript == words.strip(), "its text was ended, and all of it was said"
 
 
 async def test_the_next_answer_knows_the_frames_of_the_one_before(talking: VoiceServer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,12 @@ MIMI: dict[str, Any] = {
 LIKELY = 20.0
 """The factor by which the embeddings of letters are larger that are to be written; they are the output head, too."""
 
+BREATH = -2.5
+"""The factor by which the first codes' output for the end of sound is larger: it comes after some ten frames."""
+
+MARK = 1e5
+"""The number in a token's embedding that makes another one follow: nothing else counts beside it."""
+
 TRUE_RATIOS = (8, 6, 5, 4)
 """The upsampling of frames of 1,920 samples, as long as the published codec's: 80 ms."""
 
@@ -59,18 +65,31 @@ def tensors() -> dict[str, Tensor]:
     }
 
 
-def write(folder: Path, ratios: Sequence[int] = MIMI["upsampling_ratios"], letters: str = "") -> Path:
-    """Write the folder, and return it; with `letters` the model writes nearly nothing else, and never ends."""
+def write(
+    folder: Path,
+    ratios: Sequence[int] = MIMI["upsampling_ratios"],
+    letters: str = "",
+    *,
+    breathes: bool = False,
+    follows: Mapping[int, int] | None = None,
+) -> Path:
+    """Write the folder, and return it; with `letters` the model writes nearly nothing else, and never ends.
+
+    A model that `breathes` ends its sound now and then. With `follows` one token is the likeliest after another.
+    """
     import transformers
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config()))
     numbers = tensors()
     if letters:
-        alphabet = _alphabet()
-        rows = [FIRST_BYTE + alphabet.index("Ġ" if letter == " " else letter) for letter in letters]
+        rows = [token_of(letter) for letter in letters]
         numbers["lfm.embed_tokens.weight"][rows] *= LIKELY
         numbers["lfm.embed_tokens.weight"][[END_OF_TURN, TEXT_END]] = 0.0
+    if breathes:
+        numbers["depth_embeddings.0.to_logits.weight"][CODES] *= BREATH
+    for place, (before, after) in enumerate((follows or {}).items(), start=1):
+        _link(numbers, place, before, after)
     save_file({name: one.contiguous() for name, one in numbers.items()}, folder / "model.safetensors")
     (folder / "tokenizer.json").write_text(json.dumps(_vocabulary()))
     (folder / "tokenizer_config.json").write_text(
@@ -90,6 +109,34 @@ def write(folder: Path, ratios: Sequence[int] = MIMI["upsampling_ratios"], lette
             tensor.mul_(0.1 / loudness)
     codec.save_pretrained(folder / "mimi")
     return folder
+
+
+def token_of(letter: str) -> int:
+    """Return the token of a letter, a space or the end of a line."""
+    return FIRST_BYTE + _alphabet().index({" ": "Ġ", "\n": "Ċ"}.get(letter, letter))
+
+
+def _link(numbers: dict[str, Tensor], place: int, before: int, after: int) -> None:
+    """Make a token the likeliest after another.
+
+    One number of a hidden row means the one token, another that the other follows; nothing else is written there. The
+    last layer turns the one into the other. The table of tokens is the output head, too, so the first is cut off there.
+    """
+    cause, effect, table = -2 * place, 1 - 2 * place, numbers["lfm.embed_tokens.weight"]
+    for name, tensor in numbers.items():
+        if name.startswith("lfm.") and name.endswith(("out_proj.weight", "feed_forward.w2.weight")):
+            tensor[[cause, effect]] = 0.0
+    for found in (table, numbers["audio_embedding.embedding.weight"]):
+        found[:, [cause, effect]] = 0.0
+    table[before, cause], table[after, effect] = MARK, 1.0
+    last = f"lfm.layers.{CONFIGS['lfm2']['num_hidden_layers'] - 1}."
+    numbers[f"{last}ffn_norm.weight"][cause] = 1.0
+    for name in ("w1", "w3"):
+        numbers[f"{last}feed_forward.{name}.weight"][place] = 0.0
+        numbers[f"{last}feed_forward.{name}.weight"][place, cause] = 1.0
+    numbers[f"{last}feed_forward.w2.weight"][:, place] = 0.0
+    numbers[f"{last}feed_forward.w2.weight"][effect, place] = MARK
+    numbers["lfm.embedding_norm.weight"][[cause, effect]] = torch.tensor([0.0, 10.0])
 
 
 def _alphabet() -> list[str]:

@@ -156,6 +156,7 @@ class ScriptedEngine:
 
     def __init__(self, answer: str = "Well, that is easy. It was a sunny day, and we went home.") -> None:
         self.answer = answer
+        self.unsaid = ""  # what a speech-to-speech model writes after it, and has no sound for
         self.first_answers: deque[str] = deque()  # these come before it
         self.transcripts = deque(["tell me a story"])
         self.calls: deque[tuple[str, str]] = deque()
@@ -231,7 +232,9 @@ class ScriptedEngine:
             yield Samples(name, epoch, offset, bytes(2 * sound), (spoken,))
             yield Pieces(name, epoch, (*((ord(letter),) for letter in word), *((ord(letter), 1) for letter in word)))
             at += len(word)
-        yield Finished(name, epoch, "eos", STATS)
+        if self.unsaid:
+            yield Text(name, epoch, self.unsaid)
+        yield Finished(name, epoch, "length" if self.unsaid else "eos", STATS)
 
     def _hear(self, name: str, work: _Work) -> FromEngine:
         transcript = self.transcripts[0]

@@ -1,7 +1,7 @@
 """In which order LFM2-Audio writes text and sound: each step of the backbone makes a token or a frame.
 
-In a conversation text and sound take turns by count, until the text is complete and the rest is sound. For recognition
-and for reading aloud the model itself changes from one to the other. Pure.
+In a conversation text and sound take turns by count, until the text is complete and the rest is sound. When it reads
+aloud, the model itself changes from one to the other. What it writes down has no sound. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Turn:
     """Where a turn stands. `sound` tells whether the next step makes a frame; `ended` that there is no next step."""
 
     text_run: int  # tokens of text in turn with
-    sound_run: int  # frames of sound; 0: the model itself decides (sequential)
+    sound_run: int  # frames of sound; 0: the model itself decides (sequential), or with a run of text there is none
     left: int  # steps until they change
     sound: bool = False
     text_complete: bool = False
@@ -29,8 +29,13 @@ class Turn:
 
     @classmethod
     def sequential(cls) -> Turn:
-        """Return the beginning of a recognition, or of a text that is read aloud."""
+        """Return the beginning of a text that is read aloud."""
         return cls(0, 0, 0)
+
+    @classmethod
+    def written(cls) -> Turn:
+        """Return the beginning of a recognition, which has no sound."""
+        return cls(1, 0, 0)
 
     def after_token(self, token: int) -> Turn:
         """Return where the turn stands after a token of text."""
@@ -38,7 +43,7 @@ class Turn:
         if token == END_OF_TURN:
             return self._with(ended=True)
         if not self.sound_run:
-            return self._with(sound=token == AUDIO_START)
+            return self._with(sound=token == AUDIO_START and not self.text_run)
         complete = self.text_complete or token == TEXT_END
         if complete or self.left == 1:
             return self._with(sound=True, left=self.sound_run, text_complete=complete)

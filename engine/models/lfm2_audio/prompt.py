@@ -20,6 +20,9 @@ from voxlane.engine.text.tokenizer import Tokenizer
 MANNER = "Respond with interleaved text and audio."
 """What the authors tell the model so that it answers a conversation in both."""
 
+READ, WRITE, VOICE = "Perform TTS.", "Perform ASR.", "Use the following voice: "
+"""What they tell it so that it reads a text aloud, and with which voice; and so that it writes down what it hears."""
+
 _START, _END, _BEGIN = "<|im_start|>", "<|im_end|>", "<|startoftext|>"
 _ROLES = frozenset({"system", "user", "assistant"})
 _SAMPLE = 1 / 32768
@@ -61,6 +64,14 @@ class ConversePrompts:
                 pieces += self._turn(message.role, self._said(message))
         return [*pieces, *self._head("user")]
 
+    def read_aloud(self, voice: str) -> list[Piece]:
+        """Return what comes before a text that is to be read aloud; `voice` describes who reads, "" leaves it open."""
+        return self._task(f"{READ}\n{VOICE}{voice}" if voice else READ)
+
+    def write_down(self) -> list[Piece]:
+        """Return what comes before a clip that is to be written down."""
+        return self._task(WRITE)
+
     def spoken(self, pcm: bytes) -> list[Piece]:
         """Return the positions of 16-bit samples at LISTEN_RATE, or raise ConversePromptError."""
         return _clip_rows(self.model, samples_of(pcm), None)
@@ -76,6 +87,9 @@ class ConversePrompts:
     def typed(self, text: str) -> list[Piece]:
         """Return the positions of a text."""
         return self._text(text)
+
+    def _task(self, told: str) -> list[Piece]:
+        return [self.begin, *self._turn("system", self._text(told)), *self._head("user")]
 
     def _said(self, message: ChatMessage) -> list[Piece]:
         if message.role == "user" and message.sound:

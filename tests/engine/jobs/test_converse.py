@@ -9,50 +9,36 @@ import itertools
 from pathlib import Path
 
 import lfm2_audio_checkpoint as checkpoint
-import numpy as np
 import pytest
 import torch
+from converse_listener import BLOCK, Listener, Talker, assert_alike, sound
 
 from voxlane.engine.api import (
     Append,
     Cancel,
     ChatMessage,
     EndInput,
-    Finished,
-    FromEngine,
     Pause,
-    Pieces,
-    Refused,
     Resume,
     Rewind,
-    Rewound,
-    Samples,
     SamplingParams,
     SpeakParams,
     Submit,
-    Text,
-    ToEngine,
     Tool,
     heard_pieces,
 )
-from voxlane.engine.jobs.converse import ConverseFacts, ConverseJob, ConverseJobFactory
-from voxlane.engine.loop.core import Core
-from voxlane.engine.memory.blocks import BlockPool
-from voxlane.engine.memory.pages import KVCache
+from voxlane.engine.jobs.converse import ConverseJob
+from voxlane.engine.models.lfm2_audio.config import END_OF_TURN, TEXT_END
 from voxlane.engine.models.lfm2_audio.dialogue import ClipRow
 from voxlane.engine.models.lfm2_audio.mimi import MimiCodec
 from voxlane.engine.models.lfm2_audio.model import Lfm2Audio
 from voxlane.engine.models.lfm2_audio.prompt import ConversePrompts
-from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.runners.converse import ConverseRunner
 from voxlane.engine.runners.cuda.converse import CudaConverse
-from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import CONVERSATION, Limits, ModelResources
-from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.text.tokenizer import Tokenizer
+from voxlane.engine.voices.word_timing import LETTERS_PER_S
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 
-BLOCK, BLOCKS = 4, 400
 TOKENS = 9
 PLAIN = SamplingParams(max_tokens=TOKENS)
 DRAWN = SamplingParams(max_tokens=TOKENS, temperature=1.0, top_k=20, seed=3)
@@ -78,113 +64,14 @@ def prompts(folder: Path, model: Lfm2Audio) -> ConversePrompts:
     return ConversePrompts.of(model, Tokenizer.open(folder))
 
 
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> Talker:
+    """A model that writes letters and never ends its text, and ends its sound now and then."""
+    return Talker.of(checkpoint.write(tmp_path_factory.mktemp("talker"), letters="abc ", breathes=True))
+
+
 both = pytest.mark.parametrize("make", [ConverseRunner, CudaConverse], ids=["host", "device"])
 """On the host, and as it runs on a device, here on a CPU."""
-
-
-def runner_of(
-    make: type[ConverseRunner], model: Lfm2Audio, codec: MimiCodec, cache: KVCache, slots: int
-) -> ConverseRunner:
-    if make is CudaConverse:
-        return CudaConverse(model, codec, cache, torch.device("cpu"), slots=slots, max_rows=4, max_tokens=64)
-    return make(model, codec, cache, slots=slots, max_rows=4)
-
-
-class Listener:
-    """An engine, and what was told of each request."""
-
-    def __init__(
-        self,
-        model: Lfm2Audio,
-        codec: MimiCodec,
-        prompts: ConversePrompts,
-        make: type[ConverseRunner] = ConverseRunner,
-        *,
-        slots: int = 3,
-        blocks: int = BLOCKS,
-    ) -> None:
-        cache = KVCache(model.spec.pages, blocks, BLOCK, torch.float32, host_blocks=64)
-        pool = BlockPool(blocks, BLOCK, state=cache.state)
-        resources = ModelResources(pool, BlockPool(64, BLOCK, prefix_cache=False), CostModel(), abilities=CONVERSATION)
-        runner = runner_of(make, model, codec, cache, slots)
-        config = model.config
-        facts = ConverseFacts(
-            config.interleaved_text,
-            config.interleaved_frames,
-            codec.frame_samples,
-            codec.sample_rate,
-            limit=min(512, blocks * BLOCK),
-            slots=runner.slots,
-            sampling=SpeechSampling(temperature=1.0, top_k=4, max_frames=14),
-        )
-        self.clock, self.tick_s = 0.0, 0.001
-        self.core = Core(
-            Scheduler({"speech": resources}, Limits(max_batch=4, max_step_tokens=64)),
-            {"speech": runner},
-            {"speech": ConverseJobFactory(facts, pool, prompts)},
-            clock=self._now,
-            max_waiting=8,
-        )
-        self.pool = pool
-        self.text: dict[str, str] = {}
-        self.pcm: dict[str, bytes] = {}
-        self.pieces: dict[str, list[tuple[int, ...]]] = {}
-        self.words: dict[str, list[tuple[int, int]]] = {}
-        self.sizes: list[int] = []  # frames of each message about sound
-        self.ends: dict[str, str] = {}
-        self.refused: dict[str, str] = {}
-        self.cached: dict[str, int] = {}
-        self._frame = codec.frame_samples
-
-    def _now(self) -> float:
-        self.clock += self.tick_s
-        return self.clock
-
-    def send(self, *commands: ToEngine) -> None:
-        self.take(self.core.handle(list(commands)))
-
-    def take(self, messages: list[FromEngine]) -> None:
-        for message in messages:
-            match message:
-                case Text(name, _, text):
-                    self.text[name] = self.text.get(name, "") + text
-                case Samples(name, _, offset, pcm, words):
-                    assert 2 * offset == len(self.pcm.get(name, b"")), "a gap, or something that was under way"
-                    self.pcm[name] = self.pcm.get(name, b"") + pcm
-                    self.sizes.append(len(pcm) // 2 // self._frame)
-                    self.words.setdefault(name, []).extend((word.start, word.end) for word in words)
-                case Pieces(name, _, pieces):
-                    self.pieces.setdefault(name, []).extend(pieces)
-                case Rewound(name, _, sample):
-                    self.pcm[name] = self.pcm.get(name, b"")[: 2 * sample]
-                    kept, frames = [], sample // self._frame
-                    for piece in self.pieces.get(name, []):
-                        if len(piece) > 1:
-                            frames -= 1
-                        if frames < 0:
-                            break
-                        kept.append(piece)
-                    self.pieces[name] = kept
-                case Finished(name, _, reason, stats):
-                    self.ends[name], self.cached[name] = reason, stats.cached_tokens
-                case Refused(name, _, _, detail):
-                    self.refused[name] = detail
-
-    def run(self, steps: int = 2000) -> None:
-        for _ in range(steps):
-            if not self.core.busy:
-                return
-            self.take(self.core.step())
-
-    def ask(self, name: str, submit: Submit, sound: bytes) -> None:
-        """Submit, speak in two pieces with steps between them, and end the turn."""
-        self.send(submit)
-        self.run(3)
-        self.send(Append(name, audio=sound[:7001]), Append(name, audio=sound[7001:]), EndInput(name))
-
-
-def sound(seconds: float, seed: int = 1) -> bytes:
-    return (np.random.default_rng(seed).normal(0, 3000, int(16_000 * seconds))).astype("<i2").tobytes()
 
 
 def answer(listener: Listener, submit: Submit, said: bytes) -> tuple[str, bytes, list[tuple[int, ...]]]:
@@ -211,15 +98,6 @@ def test_a_turn_is_answered_in_text_and_sound_the_same_every_time(
         listener.ask(name, Submit(name, "converse", sampling=DRAWN), sound(seconds, seed=9))
     assert answer(listener, Submit("a", "converse", sampling=sampling), sound(0.9))[::2] == first[::2]
     assert_alike(listener.pcm["a"], pcm)
-    words = [text[start:end] for start, end in listener.words.get("a", [])]
-    assert words == text.split()
-
-
-def assert_alike(one: bytes, other: bytes) -> None:
-    """A codec's products round differently beside other streams."""
-    assert len(one) == len(other)
-    difference = np.frombuffer(one, "<i2").astype(int) - np.frombuffer(other, "<i2").astype(int)
-    assert np.abs(difference).max(initial=0) <= 1
 
 
 def test_a_listener_with_audio_gets_several_frames_at_a_time_and_none_is_lost(
@@ -380,6 +258,107 @@ def test_what_it_cannot_do_is_named(model: Lfm2Audio, codec: MimiCodec, prompts:
         listener.send(submit)
         assert name in listener.refused[name]
     assert listener.core.busy is False
+
+
+LONG = [SamplingParams(max_tokens=most, temperature=1.0, top_k=20, seed=most) for most in (1, 3, 7, 9)]
+"""Answers whose text ends within a run of tokens and at the end of one."""
+
+
+def place_of_end(pieces: list[tuple[int, ...]]) -> int:
+    """Return how many frames of sound come before the end of the text."""
+    end = pieces.index((TEXT_END,))
+    return sum(len(piece) > 1 and piece[0] != Lfm2Audio.end_code for piece in pieces[:end])
+
+
+@both
+@pytest.mark.parametrize("sampling", LONG, ids=lambda one: str(one.max_tokens))
+def test_text_as_long_as_it_may_be_is_ended_and_said(
+    talker: Talker, make: type[ConverseRunner], sampling: SamplingParams
+) -> None:
+    """Text runs ahead of sound: the words that have no sound yet are said before the answer ends."""
+    listener = talker.listener(make)
+    text, pcm, pieces = answer(listener, Submit("a", "converse", sampling=sampling), sound(0.9))
+    assert listener.ends["a"] == "length"
+    tokens = [place for place, piece in enumerate(pieces) if len(piece) == 1]
+    assert len(tokens) == sampling.max_tokens + 1
+    assert pieces[tokens[-1]] == (TEXT_END,)
+    spoken = [piece for piece in pieces if len(piece) > 1 and piece[0] != talker.model.end_code]
+    assert len(pcm) == 2 * talker.codec.frame_samples * len(spoken)
+    assert pieces[-1] == (talker.model.end_code,) * talker.model.config.groups, "the model ended it"
+    words = [text[start:end] for start, end in listener.words.get("a", [])]
+    assert words == text.split()
+    assert listener.pool.used == 0
+
+
+@both
+@pytest.mark.parametrize("sampling", LONG, ids=lambda one: str(one.max_tokens))
+def test_held_or_rewound_where_its_text_was_ended_an_answer_is_the_same(
+    talker: Talker, make: type[ConverseRunner], sampling: SamplingParams
+) -> None:
+    submit = Submit("a", "converse", sampling=sampling)
+    text, pcm, pieces = answer(talker.listener(make), submit, sound(0.9))
+    before, frame = place_of_end(pieces), 2 * talker.codec.frame_samples
+    last = len(pcm) // frame
+    for reached, back in {(before, before), (min(before + 1, last), before), (last, max(before - 1, 0)), (last, 0)}:
+        listener = talker.listener(make)
+        listener.ask("a", submit, sound(0.9))
+        while len(listener.pcm.get("a", b"")) < frame * reached and "a" not in listener.ends:
+            listener.run(1)
+        for _ in range(4):
+            listener.send(Pause(("a",)))
+            listener.run(4)
+            listener.send(Resume("a"))
+            listener.run(1)
+        if "a" not in listener.ends:
+            listener.send(Rewind("a", back * talker.codec.frame_samples))
+        listener.run()
+        assert (listener.ends["a"], listener.text["a"], listener.pieces["a"]) == ("length", text, pieces)
+        assert_alike(listener.pcm["a"], pcm)
+
+
+@both
+def test_answers_whose_text_is_ended_do_not_depend_on_others(talker: Talker, make: type[ConverseRunner]) -> None:
+    """Two rows of the codec for four who speak, and so few blocks that some have to yield."""
+    alone = [
+        answer(talker.listener(make), Submit("a", "converse", sampling=sampling), sound(0.5, seed))
+        for seed, sampling in enumerate(LONG)
+    ]
+    listener = talker.listener(make, slots=2, blocks=28)
+    for seed, sampling in enumerate(LONG):
+        name = f"r{seed}"
+        listener.send(Submit(name, "converse", sampling=sampling), Append(name, audio=sound(0.5, seed)), EndInput(name))
+    listener.run()
+    for name, (text, pcm, pieces) in zip((f"r{seed}" for seed in range(len(LONG))), alone, strict=True):
+        assert (listener.text.get(name, ""), listener.pieces[name]) == (text, pieces)
+        assert_alike(listener.pcm[name], pcm)
+    assert listener.preemptions
+    assert listener.pool.used == 0
+
+
+def test_words_without_sound_have_no_time_and_are_no_pieces(talker: Talker) -> None:
+    """The engine ends the sound: text that runs ahead of it was not said."""
+    for max_frames in (1, 4, 6):
+        listener = talker.listener(max_frames=max_frames)
+        sampling = SamplingParams(max_tokens=60, temperature=1.0, top_k=20, seed=4)
+        text, _, pieces = answer(listener, Submit("a", "converse", sampling=sampling), sound(0.5))
+        assert listener.ends["a"] == "length"
+        assert len(pieces[-1]) > 1, "what follows the last frame was not heard"
+        assert sum(len(piece) > 1 and piece[0] != talker.model.end_code for piece in pieces) == max_frames
+        samples = max_frames * talker.codec.frame_samples
+        heard = max((end for _, end in listener.words.get("a", [])), default=0)
+        assert heard / LETTERS_PER_S <= samples / talker.codec.sample_rate
+        assert heard < len(text)
+
+
+def test_an_answer_without_sound_was_not_heard(model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts) -> None:
+    """The model ends its turn before it has made a frame."""
+    listener = Listener(model, codec, prompts)
+    bias = ((END_OF_TURN, 100.0),)
+    listener.ask("a", Submit("a", "converse", sampling=SamplingParams(max_tokens=9, logit_bias=bias)), sound(0.4))
+    listener.run()
+    assert listener.ends["a"] == "eos"
+    assert not listener.pieces
+    assert not any(listener.words.values())
 
 
 def test_what_was_heard() -> None:

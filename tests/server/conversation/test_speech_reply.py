@@ -210,6 +210,24 @@ def test_after_an_interruption_the_next_answer_knows_what_was_heard_and_nothing_
     assert frames == -(-cut.samples // SAMPLES_PER_CHAR)
 
 
+def test_text_that_the_engine_had_no_sound_for_was_not_heard():
+    """An answer that had to end has more text than sound; the client was told all of it while it was written."""
+    one = table()
+    one.engine.unsaid = "and then"
+    begin_reply(one)
+    one.wait(60)
+    said = one.engine.answer + " "
+    assert "".join(event.text for event in one.of(ReplyText)) == said + "and then"
+    (done,) = one.of(ReplyDone)
+    assert done.text.split() == said.split()
+    item = one.session.history.items[-1]
+    assert (item.text, item.whole) == (one.engine.answer, False)
+    assert item.pieces == written(one.engine.answer)
+    one.feed(TextTurn("go on"))
+    asked = submits(one, "converse")[-1]
+    assert [message.content for message in asked.messages if message.role == "assistant"] == [one.engine.answer]
+
+
 def test_a_client_that_reports_late_cuts_the_sound_from_the_history_too():
     one = table()
     begin_reply(one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from converse_house import (
 )
 
 from voxlane.engine.api import SamplingParams
+from voxlane.engine.jobs.dialogue_job import READING
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.lfm2_audio.dialogue import number_of
 from voxlane.engine.models.lfm2_audio.mimi import MimiCodec
@@ -95,7 +97,7 @@ def play(house: House, seed: int, sampling: SpeechSampling) -> list[Request]:
     return requests
 
 
-@pytest.mark.parametrize("sampling", [LIKELIEST, DRAWN], ids=["likeliest", "drawn"])
+@pytest.mark.parametrize("sampling", [LIKELIEST, DRAWN, READING], ids=["likeliest", "drawn", "read aloud"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_tokens_frames_and_samples_are_the_hosts(
     model: Lfm2Audio, codec: MimiCodec, monkeypatch: pytest.MonkeyPatch, seed: int, sampling: SpeechSampling
@@ -149,12 +151,13 @@ def test_sound_goes_on_after_an_end_of_sound(
 
 
 def test_a_draw_does_not_depend_on_the_batch_or_on_chunks(model: Lfm2Audio, codec: MimiCodec) -> None:
-    alone = []
-    for number, prompt in enumerate(prompts(model)):
+    """Rows of conversations and of texts that are read aloud, in the same steps."""
+    alone, asked = [], list(enumerate(zip(prompts(model), itertools.cycle((DRAWN, READING)), strict=False)))
+    for number, (prompt, sampling) in asked:
         house = House(model, codec, device_runner)
-        alone.append(house.answer(house.ask(prompt, DRAWN, seed=number)))
+        alone.append(house.answer(house.ask(prompt, sampling, seed=number)))
     house = House(model, codec, device_runner)
-    requests = [house.ask(prompt, DRAWN, seed=number) for number, prompt in enumerate(prompts(model))]
+    requests = [house.ask(prompt, sampling, seed=number) for number, (prompt, sampling) in asked]
     while going := [one for one in requests if len(dialogue(one).answer) < 24 and not dialogue(one).ended]:
         house.step(going, most=3)
     assert [dialogue(one).answer for one in requests] == alone
