@@ -68,7 +68,15 @@ BAR_S, BAR_TALKERS = 0.060, 64
 JOIN_S, SETTLE_S = 5.0, 3.0
 LATEST_S = 0.3  # turns that end later than this before the end of a level are not counted
 TRUE = Dimensions(rows=128, context_tokens=8192, cache_tokens=128 * 3072, step_tokens=1024)
-SMALL = Dimensions(rows=4, context_tokens=256, cache_tokens=2048, step_tokens=64, block_tokens=16, step_budget_s=0.06)
+SMALL = Dimensions(
+    rows=4,
+    context_tokens=256,
+    cache_tokens=2048,
+    step_tokens=64,
+    block_tokens=16,
+    step_budget_s=0.06,
+    most_frames=48,
+)
 
 
 @dataclass
@@ -157,7 +165,7 @@ def talk(session: Measurement) -> None:
     engine = dialogue_engine(shape, session.device, sizes, session.codec, session.say)
     if session.device.type == "cuda":
         graph_times(session, engine)
-    loop = TalkLoop(engine.core, frame_samples=engine.frame_samples, rate=engine.rate, text_run=engine.text_run)
+    loop = TalkLoop(engine.core, frame_samples=engine.frame_samples, rate=engine.rate)
     warm = 2.0 if session.pretended else 8.0
     loop.join(1, 0.1)
     loop.live(warm)

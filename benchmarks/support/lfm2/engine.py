@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -12,7 +12,8 @@ from support.lfm2.shapes import AUDIO_SHAPES
 
 from voxlane.engine.api import Append, EndInput, Finished, FromEngine, Pieces, Samples, SamplingParams, Submit
 from voxlane.engine.build.model_part import build_resources
-from voxlane.engine.jobs.converse import ConverseFacts, ConverseJobFactory
+from voxlane.engine.jobs.converse import ConverseJobFactory
+from voxlane.engine.jobs.dialogue_job import ANSWERING, ConverseFacts
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.lfm2_audio.config import END_OF_TURN
@@ -54,6 +55,7 @@ class Dimensions:
     step_tokens: int
     block_tokens: int = 64
     step_budget_s: float = 0.010
+    most_frames: int = 2048  # of an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,6 @@ class DialogueEngine:
     runner: ConverseRunner
     frame_samples: int
     rate: int
-    text_run: int
 
 
 def dialogue_engine(
@@ -108,6 +109,7 @@ def _assembled(
         codec.sample_rate,
         limit=min(model.context_tokens, cache.num_blocks * cache.block_tokens),
         slots=runner.slots,
+        sampling=replace(ANSWERING, max_frames=sizes.most_frames),
     )
     prompts = ConversePrompts(model, Letters(model.vocab_size), start=6, end=END_OF_TURN, begin=1)  # type: ignore[arg-type]
     limits = Limits(max_batch=sizes.rows, max_step_tokens=sizes.step_tokens, step_budget_s=sizes.step_budget_s)
@@ -118,7 +120,7 @@ def _assembled(
         clock=time.monotonic,
         max_waiting=4096,
     )
-    return DialogueEngine(core, runner, codec.frame_samples, codec.sample_rate, facts.text_run)
+    return DialogueEngine(core, runner, codec.frame_samples, codec.sample_rate)
 
 
 def _runner(

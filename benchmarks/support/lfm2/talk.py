@@ -41,7 +41,7 @@ from voxlane.engine.loop.core import Core
 PIECE_S, THINK_S, VOICE_S = 0.06, (0.3, 1.0), (1.5, 4.0)
 CUTS_IN = 0.3  # the share of answers that are interrupted
 VERDICT_S = 0.3  # after this long an interruption is one, and the answer is given up
-TEXT_RUNS = (3, 6)  # runs of text of an answer: each is followed by a second of sound
+ANSWER_S = (3.0, 6.0)  # of an answer: random weights end none, so the person does
 MOST_MESSAGES = 24  # then the conversation begins anew
 POLL_S = 0.0005
 
@@ -66,10 +66,12 @@ class Heard:
     ended_s: float  # when the person's turn ended
     said: bytes
     pieces: list[tuple[int, ...]] = field(default_factory=list)
+    wanted: int = 0  # samples: then the answer is over
     samples: int = 0
     first_s: float = 0.0
     until_s: float = 0.0  # when the listener will have heard all that has come
     over: bool = False
+    ended: bool = False  # the engine knows
     cut_s: float = 0.0  # when the person interrupts; 0: not at all
     held_s: float = 0.0  # since when it is on hold
     marked: bool = False  # the hold is in force
@@ -78,12 +80,12 @@ class Heard:
 class Talker:
     """One person."""
 
-    def __init__(self, name: str, seed: int, begins_s: float, frame_samples: int, rate: int, text_run: int) -> None:
+    def __init__(self, name: str, seed: int, begins_s: float, frame_samples: int, rate: int) -> None:
         self.diary = TalkDiary()
         self._name = name
         self._random = random.Random(seed)
         self._voice = np.random.default_rng(seed).normal(0, 2500, int(VOICE_S[1] * LISTEN_RATE) + 1).astype("<i2")
-        self._frame, self._rate, self._text_run = frame_samples, rate, text_run
+        self._frame, self._rate = frame_samples, rate
         self._history: list[ChatMessage] = []
         self._turn = 0
         self._state: State = "quiet"
@@ -138,8 +140,7 @@ class Talker:
         self._voice_s = self._random.uniform(*VOICE_S)
         if len(self._history) >= MOST_MESSAGES:
             self._history.clear()
-        tokens = self._text_run * self._random.randint(*TEXT_RUNS) + 1
-        sampling = SamplingParams(temperature=1.0, top_k=50, max_tokens=tokens, seed=self._random.getrandbits(32))
+        sampling = SamplingParams(temperature=1.0, top_k=50, max_tokens=4096, seed=self._random.getrandbits(32))
         told = tuple(self._history)
         submit = Submit(self._id, "converse", told, sampling=sampling, priority=priority, session=self._name)
         return [submit, *self._speak(now)]
@@ -155,7 +156,8 @@ class Talker:
         if ended:
             commands.append(EndInput(self._id))
             said = self._voice[:upto].tobytes()
-            self._heard = Heard(self._id, self._began_s + self._voice_s, said)
+            wanted = int(self._random.uniform(*ANSWER_S) * self._rate)
+            self._heard = Heard(self._id, self._began_s + self._voice_s, said, wanted=wanted)
             self._state = "listening"
         return commands
 
@@ -170,10 +172,14 @@ class Talker:
             self._given_up.append(heard)
             self._remember(heard, cut_s)
             return [Pause((heard.name,)), mark, *self._begin(cut_s, Priority.CRITICAL)]
+        commands: list[ToEngine] = []
+        if heard.over and not heard.ended:
+            heard.ended = True
+            commands.append(Cancel(heard.name))
         if heard.over and now >= heard.until_s:
             self._remember(heard, now)
             self._state, self._began_s = "quiet", now + self._random.uniform(*THINK_S)
-        return []
+        return commands
 
     def _remember(self, heard: Heard, now: float) -> None:
         left = max(0, int((heard.until_s - now) * self._rate))
@@ -201,8 +207,8 @@ class Talker:
             case Pieces(pieces=pieces) if heard is not None and name == heard.name:
                 heard.pieces += pieces
             case Finished(reason=reason) if heard is not None and name == heard.name:
-                heard.over = True
-                if reason not in ("eos", "length"):
+                heard.over = heard.ended = True
+                if reason not in ("eos", "length", "cancelled"):
                     self.diary.faults.append((now, f"an answer ended with {reason}"))
             case _:
                 pass
@@ -218,16 +224,17 @@ class Talker:
             heard.until_s = now
         heard.samples += samples
         heard.until_s += samples / self._rate
+        heard.over = heard.over or heard.samples >= heard.wanted
 
 
 class TalkLoop:
     """The engine's loop with people in the place of its socket."""
 
-    def __init__(self, core: Core, *, frame_samples: int, rate: int, text_run: int) -> None:
+    def __init__(self, core: Core, *, frame_samples: int, rate: int) -> None:
         self.talkers: list[Talker] = []
         self.stats: list[StepStats] = []
         self._core = core
-        self._sizes = frame_samples, rate, text_run
+        self._sizes = frame_samples, rate
         self._due: list[tuple[float, int]] = []  # a heap of when to ask which person
         self._random = random.Random(11)
 

@@ -138,7 +138,7 @@ def test_texts_do_not_depend_on_others(talker: Talker, make: type[ConverseRunner
     one = talker.listener(make)
     one.ask("c", Submit("c", "converse", sampling=sampling), said)
     one.run()
-    listener = talker.listener(make, slots=2, blocks=130)
+    listener = talker.listener(make, slots=2, blocks=80)
     for seed in range(3):
         listener.send(submit(f"r{seed}", seed=seed), EndInput(f"r{seed}"))
     listener.ask("c", Submit("c", "converse", sampling=sampling), said)
