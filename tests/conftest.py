@@ -55,6 +55,7 @@ SOAK = (
     "server/lab/test_runner.py::test_no_gate_of_another_fault", "server/lab/test_sounds.py::test_kokoro_says_it",
     # whole sweeps against another implementation
     "engine/kernels/test_triton_attention", "engine/kernels/test_triton_sampling.py", "engine/models/test_kokoro.py",
+    "engine/models/test_lfm2_audio_peer.py",
     "engine/models/test_moonshine_library.py", "engine/models/test_moonshine_noise.py",
     "engine/models/test_phonemes.py::test_all_replies",
     "engine/models/test_qwen2_coder.py", "engine/models/test_qwen3_tts", "engine/models/test_smollm2.py",

@@ -45,11 +45,17 @@ class House:
         self.pool = BlockPool(BLOCKS, BLOCK, state=cache.state)
         self.samples: dict[Request, list[np.ndarray]] = {}
 
-    def ask(self, prompt: Sequence[Piece], sampling: SpeechSampling = LIKELIEST, seed: int = 5) -> Request:
-        """Return a request whose prompt is complete."""
+    def ask(
+        self,
+        prompt: Sequence[Piece],
+        sampling: SpeechSampling = LIKELIEST,
+        seed: int = 5,
+        turn: Turn | None = None,
+    ) -> Request:
+        """Return a request whose prompt is complete; without `turn` text and sound take turns."""
         dialogue = Dialogue(prompt)
         config = self.model.config
-        dialogue.begin(Turn.interleaved(config.interleaved_text, config.interleaved_frames))
+        dialogue.begin(turn or Turn.interleaved(config.interleaved_text, config.interleaved_frames))
         stream = DialogueStream(dialogue, sampling, seed, slot=self.runner.slots.take())
         numbers = [number_of(piece) for piece in dialogue.pieces]
         text = SamplingParams() if sampling is LIKELIEST else SamplingParams(temperature=1.0, top_k=20)

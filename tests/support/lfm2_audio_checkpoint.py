@@ -79,8 +79,6 @@ def write(
     """
     import transformers
 
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config()))
     numbers = tensors()
     if letters:
         rows = [token_of(letter) for letter in letters]
@@ -90,11 +88,7 @@ def write(
         numbers["depth_embeddings.0.to_logits.weight"][CODES] *= BREATH
     for place, (before, after) in enumerate((follows or {}).items(), start=1):
         _link(numbers, place, before, after)
-    save_file({name: one.contiguous() for name, one in numbers.items()}, folder / "model.safetensors")
-    (folder / "tokenizer.json").write_text(json.dumps(_vocabulary()))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"bos_token": "<|startoftext|>", "eos_token": "<|im_end|>", "pad_token": "<|pad|>"})
-    )
+    write_model(folder, config(), numbers)
     torch.manual_seed(3)
     codec = transformers.MimiModel(transformers.MimiConfig(**MIMI | {"upsampling_ratios": list(ratios)})).eval()
     with torch.no_grad():
@@ -139,12 +133,24 @@ def _link(numbers: dict[str, Tensor], place: int, before: int, after: int) -> No
     numbers["lfm.embedding_norm.weight"][[cause, effect]] = torch.tensor([0.0, 10.0])
 
 
+def write_model(folder: Path, values: Values, numbers: dict[str, Tensor]) -> None:
+    """Write a folder without a codec."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(values))
+    save_file({name: one.contiguous() for name, one in numbers.items()}, folder / "model.safetensors")
+    (folder / "tokenizer.json").write_text(json.dumps(_vocabulary()))
+    names = {"bos_token": "<|startoftext|>", "eos_token": "<|im_end|>", "pad_token": "<|pad|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**names, "tokenizer_class": "PreTrainedTokenizerFast"}))
+
+
 def _alphabet() -> list[str]:
     return sorted(ByteLevel.alphabet())
 
 
 def _vocabulary() -> dict[str, Any]:
-    letters = _alphabet()
+    # tokenizers numbers an added token itself unless its text is an entry of the model.
+    controls = {id_: text for text, id_ in CONTROLS.items()}
+    entries = [*(controls.get(id_, f"<|reserved_{id_}|>") for id_ in range(FIRST_BYTE)), *_alphabet()]
     return {
         "version": "1.0",
         "added_tokens": [
@@ -161,5 +167,5 @@ def _vocabulary() -> dict[str, Any]:
         ],
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
         "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
-        "model": {"type": "BPE", "vocab": {one: FIRST_BYTE + n for n, one in enumerate(letters)}, "merges": []},
+        "model": {"type": "BPE", "vocab": {one: n for n, one in enumerate(entries)}, "merges": []},
     }

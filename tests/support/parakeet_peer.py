@@ -23,7 +23,7 @@ _RENAMED = (
 
 
 def random_encoder(**sizes: Any) -> Any:
-    """Return transformers' encoder with random numbers in every tensor."""
+    """Return transformers' encoder with random numbers in every tensor, such that the rows depend on the clip."""
     import transformers
 
     torch.manual_seed(8)
@@ -32,6 +32,8 @@ def random_encoder(**sizes: Any) -> Any:
         for name, tensor in model.state_dict().items():
             if name.endswith("running_var"):
                 tensor.uniform_(0.5, 2.0)
+            elif tensor.ndim > 1 and ".bias_" not in name:
+                tensor.normal_(std=tensor[0].numel() ** -0.5)
             elif not name.endswith("num_batches_tracked"):
                 tensor.add_(torch.randn_like(tensor), alpha=0.1)
     return model

@@ -55,6 +55,13 @@ def test_rows_are_transformers(both: tuple[Any, Conformer], frames: int) -> None
     torch.testing.assert_close(rows, wanted, rtol=0, atol=TOLERANCE)
 
 
+def test_other_sounds_have_other_rows(both: tuple[Any, Conformer]) -> None:
+    """Random numbers may make an encoder that hardly hears its clip: a comparison of its rows would show little."""
+    one, other = _mels(90, 91)
+    found = both[1].encode([one, other[:90]])
+    assert (found[0] - found[1]).std() > 0.1 * found[0].std()
+
+
 def test_rows_of_a_padded_batch_are_transformers(both: tuple[Any, Conformer]) -> None:
     peer, encoder = both
     mels = _mels(40, 97, 16)

@@ -59,6 +59,18 @@ def test_interleaved_turns_follow_the_rule(texts: int, frames: int, choices: lis
     assert list(kinds(Turn.interleaved(texts, frames), choices)) == list(interleaved_by_rule(texts, frames, choices))
 
 
+@given(st.integers(1, 7), st.integers(1, 13), st.data())
+def test_sound_that_ends_early_leaves_the_rest_of_its_run_to_the_text(
+    texts: int, frames: int, data: st.DataObject
+) -> None:
+    """Where a run of sound is complete with the frame that ends it, the text has a whole run of its own."""
+    spoken = data.draw(st.integers(1, frames))  # the last of them is the end
+    choices = [(500, 0)] * (texts + spoken - 1) + [(500, CODES)] + [(500, 0)] * (2 * frames + texts)
+    rest = frames - spoken or texts
+    wanted = ["text"] * texts + ["sound"] * spoken + ["text"] * rest + ["sound"] * frames + ["text"]
+    assert list(kinds(Turn.interleaved(texts, frames), choices))[: len(wanted)] == wanted
+
+
 @given(CHOICES)
 def test_sequential_turns_follow_the_rule(choices: list[tuple[int, int]]) -> None:
     assert list(kinds(Turn.sequential(), choices)) == list(sequential_by_rule(choices))
