@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from voxlane.engine.api import (
-    MAX_UNHEARD_S,
     ChatMessage,
     ConverseModel,
     Finished,
@@ -116,10 +115,7 @@ class Answers:
     @property
     def most_sound(self) -> int:
         """Bytes of a turn's sound that are kept: what the speech-to-speech model hears at once, 0 without one."""
-        if self._speech is None:
-            return 0
-        fits_s = self._speech.context_tokens / 2 / self._speech.rows_s  # half of its context
-        return 2 * int(min(MAX_UNHEARD_S, fits_s) * RATE)
+        return 0 if self._speech is None else 2 * int(self._speech.heard_s * RATE)
 
     def hearable(self, sound: bytes, config: SessionConfig) -> bytes:
         """Return a turn's sound if a reply answers it, "" if the chat model answers its words or it is too long."""

@@ -22,14 +22,12 @@ def for_speech_model(config: SessionConfig, ready: Ready, *, any_voice: bool, ch
         return config
     if any_voice:
         config = replace(config, voice="")
-    greets = config.greeting and not ready.tts_model
     refused: dict[str, tuple[object, str]] = {
         "tools": (config.tools, _NO_TOOLS),
         "voice": (config.voice, "has one voice: name none"),
         "speed": (config.speed != 1, "has one pace: speed must be 1"),
         "voice_language": (config.voice_language, "chooses its language itself"),
         "voice_instructions": (config.voice_instructions, "cannot be told how to speak"),
-        "greeting": (greets, "says no given text: a model that speaks does, engine.tts_model"),
     }
     _refuse(refused, ready)
     return config

@@ -12,7 +12,8 @@ from support.lfm2.shapes import AUDIO_SHAPES
 
 from voxlane.engine.api import Append, EndInput, Finished, FromEngine, Pieces, Samples, SamplingParams, Submit
 from voxlane.engine.build.model_part import build_resources
-from voxlane.engine.jobs.converse import ConverseFacts, ConverseJobFactory
+from voxlane.engine.jobs.converse import ConverseJobFactory
+from voxlane.engine.jobs.dialogue_job import ConverseFacts
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.lfm2_audio.config import END_OF_TURN
