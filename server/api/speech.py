@@ -107,6 +107,7 @@ class SpeechResponse:
             speak=self._ask.speak,
             priority=self._ask.priority,
             deadline_s=self._ask.deadline_s,
+            tenant=self._account.cache_salt(""),
             by_speech_model=self._speaker.answers_speech,
         )
 
