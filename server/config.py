@@ -680,16 +680,13 @@ def _check_together(config: Config, source: str) -> None:
 
 def _check_speech_model(config: Config, source: str) -> None:
     """Raise ConfigError for what engine.speech_model needs, and for what it cannot do in any conversation or call."""
-    engine, phone = config.engine, config.phone
-    if not engine.asr_model:
+    phone = config.phone
+    if not config.engine.asr_model:
         raise ConfigError(
             f"{source}engine.speech_model needs engine.asr_model: it writes what the person said, and hears when a"
             " turn ends"
         )
-    for key, greeting in (("voice", config.voice.greeting), ("phone", phone.greeting)):
-        if greeting and not engine.tts_model:
-            raise ConfigError(f"{source}{key}.greeting needs engine.tts_model: engine.speech_model says no given text")
-    if config.voice.pronunciations and not engine.tts_model:
+    if config.voice.pronunciations and not config.engine.tts_model:
         raise ConfigError(
             f"{source}voice.pronunciations needs engine.tts_model: engine.speech_model chooses itself how names are"
             " said"

@@ -308,6 +308,11 @@ class ConverseModel(Value, frozen=True):
     rows_s: float = 0.0  # rows that a second of what a person said becomes
     frame_samples: int = 0  # of a piece of sound
 
+    @property
+    def heard_s(self) -> float:
+        """Seconds of sound that it hears at once: they fill at most half of its context."""
+        return min(MAX_UNHEARD_S, self.context_tokens / 2 / self.rows_s) if self.rows_s else 0.0
+
 
 class ListenParams(Value, frozen=True):
     """How a stream of audio is transcribed."""

@@ -85,6 +85,8 @@ def conversing_part(config: EngineConfig, device: torch.device, progress: Progre
         config.speech_model, facts.limit, model.config.encoder.states(10 * LISTEN_RATE) / 10, codec.frame_samples
     )
     ready: dict[str, object] = {"speech": speech, "speak_rate": codec.sample_rate}
+    if not config.tts_model:  # it is the only voice
+        ready |= {"one_pace": True, "respells_only": True}
     part = ModelPart(resources, engine, ConverseJobFactory(facts, resources.pool, prompts), ready)
     progress("warming up", 0.0)
     _warm_up(part, engine, prompts, facts)

@@ -154,7 +154,7 @@ class ReadAloudJob(DialogueJob):
             words = self._pace.told(samples)
         if len(outcome.samples) or words:
             self._emit(outcome.samples, words, change, now)
-        self._said = words[-1].end if words else self._said
+            self._said = max(self._said, *(word.end for word in words), 0)
         if over and change.end is None:
             self._turn_page(change, now)
         self.refresh(now)

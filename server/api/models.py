@@ -45,7 +45,12 @@ def _models(service: Service) -> dict[str, dict[str, object]]:
     if ready.asr_model:
         found.setdefault(served_name(ready.asr_model), {"task": "asr", "languages": ready.asr_languages})
     if ready.speech.name:
-        speech = {"task": "speech", "context_tokens": ready.speech.context_tokens, "sample_rate": ready.speak_rate}
+        speech = {
+            "task": "speech",
+            "context_tokens": ready.speech.context_tokens,
+            "sample_rate": ready.speak_rate,
+            "clip_seconds": ready.speech.heard_s,
+        }
         found.setdefault(served_name(ready.speech.name), speech)
     if ready.tts_model:
         voice: dict[str, object] = {"task": "tts", "voices": ready.voices, "sample_rate": ready.speak_rate}

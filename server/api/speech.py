@@ -19,9 +19,10 @@ from voxlane.server.api import speech_request
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
 from voxlane.server.api.speech_request import SpeechRequest
+from voxlane.server.audio.speakers import Speaker, speaker_named, speakers_of
 from voxlane.server.audio.speaking import is_one_clause, longest_s, speak, whole
 from voxlane.server.audio.speech_file import CONTENT_TYPES, SpeechFile
-from voxlane.server.audio.voices import sayable, served_name
+from voxlane.server.audio.voices import sayable
 from voxlane.server.errors import UnsupportedParameter, VoxlaneError
 from voxlane.server.http.body import read_object
 from voxlane.server.http.middleware import account_of
@@ -36,32 +37,35 @@ async def speech(request: Request) -> SpeechResponse:
     service.request_limit.check()
     limits = service.config.limits
     body = await read_object(request, limits)
-    ready = service.ready
+    speakers = speakers_of(service.ready)
+    speaker = speaker_named(body.get("model"), speakers)
     ask = speech_request.parse(
         body,
         limits.speech_characters,
-        ready.voices,
+        speaker.voices,
         formats(),
-        ready.speak_languages,
-        instructed=ready.instructed,
-        one_pace=ready.one_pace,
-        respells_only=ready.respells_only,
-        pronunciations=sayable(service.config.voice.pronunciations, respells_only=ready.respells_only),
+        speaker.languages,
+        instructed=speaker.instructed,
+        one_pace=speaker.one_pace,
+        respells_only=speaker.respells_only,
+        one_voice=speaker.answers_speech,
+        pronunciations=sayable(service.config.voice.pronunciations, respells_only=speaker.respells_only),
     )
     account = account_of(request.scope)
     service.check_priority(ask.priority, account)
     service.metrics.tenant_limited(account.name, account.check_audio)
-    service.check_model(ask.model, [served_name(ready.tts_model)] if ready.tts_model else (), TTS_ALIASES, "speaks")
-    return SpeechResponse(service, ask, account)
+    service.check_model(ask.model, [one.name for one in speakers], TTS_ALIASES, "speaks")
+    return SpeechResponse(service, ask, account, speaker)
 
 
 class SpeechResponse:
     """The ASGI response to one text."""
 
-    def __init__(self, service: Service, ask: SpeechRequest, account: Account) -> None:
+    def __init__(self, service: Service, ask: SpeechRequest, account: Account, speaker: Speaker) -> None:
         self._service = service
         self._ask = ask
         self._account = account
+        self._speaker = speaker
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak; if the client leaves, cancel its request in the engine."""
@@ -87,11 +91,11 @@ class SpeechResponse:
         await outgoing.end()
 
     def _open_file(self) -> SpeechFile:
-        ask, ready = self._ask, self._service.ready
+        ask = self._ask
         # A clause comes whole from a voice that speaks by clauses: to wait for its end costs nothing.
-        at_once = not ready.one_pace and is_one_clause(ask.text)
+        at_once = not self._speaker.one_pace and is_one_clause(ask.text)
         most_s = longest_s(ask.text, ask.speak.speed)
-        return SpeechFile(ask.response_format, ready.speak_rate, most_seconds=most_s, at_once=at_once)
+        return SpeechFile(ask.response_format, self._service.ready.speak_rate, most_seconds=most_s, at_once=at_once)
 
     async def _speak(self, file: SpeechFile, outgoing: Outgoing) -> RequestStats:
         metrics, rate = self._service.metrics, self._service.ready.speak_rate
@@ -103,6 +107,8 @@ class SpeechResponse:
             speak=self._ask.speak,
             priority=self._ask.priority,
             deadline_s=self._ask.deadline_s,
+            tenant=self._account.cache_salt(""),
+            by_speech_model=self._speaker.answers_speech,
         )
 
         async def take(samples: Samples) -> None:

@@ -1,6 +1,7 @@
 """The body of POST /v1/audio/speech: its description, and what it means for the engine. Pure.
 
-`instructions` change voices that can be told how to speak, and no others, as with OpenAI's older models.
+`instructions` change voices that can be told how to speak, and no others, as with OpenAI's older models. To a
+speech-to-speech model they describe who reads.
 """
 
 from __future__ import annotations
@@ -120,13 +121,14 @@ def parse(
     instructed: bool = False,
     one_pace: bool = False,
     respells_only: bool = False,
+    one_voice: bool = False,
     pronunciations: tuple[str, ...] = (),
 ) -> SpeechRequest:
     """Return the request in a JSON object, or raise an error that names the parameter.
 
     `most_characters` is the operator's limit. `languages` are those that can be asked for, if any. `instructed`: the
     voice follows instructions. `one_pace`: the voice has one speed. `respells_only`: the voice takes no phonemes.
-    `pronunciations` are those of a request without any.
+    `one_voice`: the model has no voices to choose from. `pronunciations` are those of a request without any.
     """
     body = read_body(SpeechBody, values)
     if len(body.input) > most_characters:
@@ -140,7 +142,7 @@ def parse(
         model=body.model,
         text=body.input,
         speak=SpeakParams(
-            voice=_voice(body.voice, voices),
+            voice=_voice(body.voice, voices, one_voice=one_voice),
             speed=body.speed,
             seed=body.seed,
             language=_language(body.language, languages),
@@ -184,11 +186,13 @@ def _language(asked: str | None, languages: Sequence[str]) -> str:
     return language
 
 
-def _voice(asked: str | OwnVoice | None, voices: Sequence[str]) -> str:
+def _voice(asked: str | OwnVoice | None, voices: Sequence[str], *, one_voice: bool) -> str:
     name = asked.id if isinstance(asked, OwnVoice) else asked
     if name is None:
         return ""
     found = find_voice(name, voices)
+    if found is None and one_voice:
+        raise wrong("voice", "must be left out: this model has no voices to choose from; instructions describe one")
     if found is None:
         raise wrong("voice", f"must be one of {names(voices)}" if voices else "does not exist: none has been made yet")
     return found

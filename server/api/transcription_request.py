@@ -109,12 +109,21 @@ class TranscriptionRequest:
     translate: bool = False  # into English
 
 
-def parse(parts: Iterable[tuple[str, str]], languages: Collection[str]) -> TranscriptionRequest:
-    """Return the request in a form's fields, or raise an error that names the parameter."""
+def parse(
+    parts: Iterable[tuple[str, str]], languages: Collection[str], *, only_writes: bool = False
+) -> TranscriptionRequest:
+    """Return the request in a form's fields, or raise an error that names the parameter.
+
+    A model that `only_writes` takes no directions, and does not know when a word was said.
+    """
     body = read_fields(TranscriptionBody, parts, UNSUPPORTED, _NEUTRAL)
     times = body.timestamp_granularities
     if times and body.response_format != "verbose_json":
         raise wrong("timestamp_granularities[]", "needs response_format verbose_json")
+    if only_writes and "word" in times:
+        raise UnsupportedParameter("This model does not tell when a word was said.", param="timestamp_granularities[]")
+    if only_writes and body.language is not None:
+        raise wrong("language", "must be left out: this model decides itself what is spoken")
     if body.stream and body.response_format not in ("json", "text"):
         raise UnsupportedParameter(f"A stream cannot be {body.response_format}, only json or text.", param="stream")
     return TranscriptionRequest(
@@ -123,9 +132,9 @@ def parse(parts: Iterable[tuple[str, str]], languages: Collection[str]) -> Trans
         response_format=body.response_format,
         stream=body.stream,
         segments="segment" in times or not times,
-        # Subtitles are cut between words, so they need the time of each word.
-        words="word" in times or body.response_format in ("srt", "vtt"),
-        hot_words=_hot_words(body.prompt),
+        # Subtitles are cut between words, so they need the time of each word; without times there is one of them.
+        words="word" in times or (body.response_format in ("srt", "vtt") and not only_writes),
+        hot_words=() if only_writes else _hot_words(body.prompt),
         priority=PRIORITIES[body.priority],
         deadline_s=None if body.deadline_ms is None else body.deadline_ms / 1000,
         cache_salt=body.cache_salt or "",

@@ -6,7 +6,7 @@ Files are decoded by decoding.py, parameters read by transcription_request.py, t
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,8 +31,6 @@ from voxlane.server.tenants.accounts import Account
 
 FILE = "file"
 
-FormParser = Callable[[Iterable[tuple[str, str]], Collection[str]], TranscriptionRequest]
-
 
 async def transcriptions(request: Request) -> TranscriptionResponse:
     """Answer POST /v1/audio/transcriptions."""
@@ -40,7 +38,7 @@ async def transcriptions(request: Request) -> TranscriptionResponse:
     service.request_limit.check()  # if the request would be refused, do not read its upload
     account = account_of(request.scope)
     service.metrics.tenant_limited(account.name, account.check_audio)
-    return TranscriptionResponse(service, request, account, transcription_request.parse)
+    return TranscriptionResponse(service, request, account)
 
 
 async def translations(request: Request) -> TranscriptionResponse:
@@ -54,15 +52,15 @@ async def translations(request: Request) -> TranscriptionResponse:
         raise ModelNotFound(f"{what}; with a multilingual Whisper as engine.asr_model, as whisper-base, it translates.")
     account = account_of(request.scope)
     service.metrics.tenant_limited(account.name, account.check_audio)
-    return TranscriptionResponse(service, request, account, transcription_request.parse_translation)
+    return TranscriptionResponse(service, request, account, translates=True)
 
 
 class TranscriptionResponse:
     """The ASGI response to one upload."""
 
-    def __init__(self, service: Service, request: Request, account: Account, parse: FormParser) -> None:
+    def __init__(self, service: Service, request: Request, account: Account, *, translates: bool = False) -> None:
         self._service = service
-        self._parse = parse
+        self._translates = translates
         self._request = request
         self._account = account
 
@@ -72,10 +70,9 @@ class TranscriptionResponse:
         with service.audio.share() as share:
             limits = service.config.limits
             form = await read_form(self._request, FILE, limits.audio_body_bytes, limits.audio_body_s, share)
-            served = service.ready.asr_model
-            ask = self._parse(form.fields, service.ready.asr_languages)
+            ask = self._read(form.fields)
             service.check_priority(ask.priority, self._account)
-            service.check_model(ask.model, [served_name(served)] if served else (), ASR_ALIASES, "listens")
+            service.check_model(ask.model, list(filter(None, self._models)), ASR_ALIASES, "listens")
             if form.file is None:
                 raise InvalidRequest(f"{FILE} must be an audio file.", param=FILE)
             # Admitted only with its whole upload: a client that sends half of one must not take a place.
@@ -83,10 +80,31 @@ class TranscriptionResponse:
                 outgoing = Outgoing(send, limits.write_s, EVENT_STREAM)
                 await unless_disconnected(receive, self._run(ask, form.file, share, scope, outgoing))
 
+    @property
+    def _models(self) -> tuple[str, str]:
+        """The names of the model that listens, and of the one that answers speech with speech if it may listen."""
+        ready = self._service.ready
+        return served_name(ready.asr_model), "" if self._translates else served_name(ready.speech.name)
+
+    def _read(self, fields: Sequence[tuple[str, str]]) -> TranscriptionRequest:
+        """Return what a form asks for."""
+        if self._translates:
+            return transcription_request.parse_translation(fields, self._service.ready.asr_languages)
+        only_writes = self._answers_speech(dict(fields).get("model"))
+        return transcription_request.parse(fields, self._service.ready.asr_languages, only_writes=only_writes)
+
+    def _answers_speech(self, model: str | None) -> bool:
+        """Return whether a request names the model that answers speech with speech."""
+        listens, answers = self._models
+        return model is not None and model == answers != listens
+
     async def _run(
         self, ask: TranscriptionRequest, file: bytearray, share: Share, scope: Scope, outgoing: Outgoing
     ) -> None:
-        samples = await to_samples(file, self._service.decoder, share, LISTEN_RATE, FILE)
+        most_s = None
+        if self._answers_speech(ask.model):
+            most_s = min(self._service.config.limits.audio_s, self._service.ready.speech.heard_s)
+        samples = await to_samples(file, self._service.decoder, share, LISTEN_RATE, FILE, most_s)
         seconds = len(samples) / 2 / LISTEN_RATE
         self._service.metrics.tenant_audio.labels(self._account.name).inc(seconds)
         self._account.count_audio(seconds)
@@ -124,6 +142,7 @@ class TranscriptionResponse:
             priority=ask.priority,
             deadline_s=ask.deadline_s,
             tenant=self._account.cache_salt(ask.cache_salt),
+            by_speech_model=self._answers_speech(ask.model),
         )
         async with self._service.engine.submit(submit) as stream:
             stats = await hear(stream, whole(samples), take)

@@ -65,8 +65,9 @@ async def create_voice(request: Request) -> VoiceResponse:
     service.request_limit.check()  # if the request would be refused, do not read its upload
     ready = service.ready
     if not ready.clones:
-        model = quote(served_name(ready.tts_model))
-        what = f"{model} has no other voices than its own" if ready.tts_model else "This server does not speak"
+        speaks = ready.tts_model or ready.speech.name
+        model = quote(served_name(speaks))
+        what = f"{model} has no other voices than its own" if speaks else "This server does not speak"
         raise ModelNotFound(f"{what}; with a Qwen3-TTS Base checkpoint as tts_model it can take on others.")
     return VoiceResponse(service, request)
 

@@ -153,7 +153,8 @@ async def _say_there(remote: Remote, options: SayOptions, text: str | None, open
 
 def _speaking_only(config: EngineConfig) -> EngineConfig:
     if not config.tts_model:
-        raise ConfigError("engine.tts_model is empty: there is no model to speak")
+        hint = "; serve engine.speech_model, and say it with --url" if config.speech_model else ""
+        raise ConfigError(f"engine.tts_model is empty: there is no model to speak{hint}")
     alone: EngineConfig = dataclasses.replace(config, model="", asr_model="", speech_model="")
     return alone
 

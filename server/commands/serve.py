@@ -336,13 +336,14 @@ def banner(ready: Ready, listener: socket.socket, *, with_key: bool, secure: boo
         message = '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64}'
         tries.append(f"    curl {url}/v1/chat/completions{as_json}{key} \\\n    -d '{message}'")
     if ready.speech.name:
-        lines.append(f"  answers speech with speech: {served_name(ready.speech.name)}")
+        also = "" if ready.tts_model else ", and speaks"
+        lines.append(f"  answers speech with speech{also}: {served_name(ready.speech.name)}")
     if ready.tts_model:
         lines.append(f"  speaks with {served_name(ready.tts_model)}: {names(ready.voices, 4) or 'no voice yet'}")
     if ready.tts_model and not ready.voices:
         what = f"--from {recording} --transcript 'What is said in it.' --consent"
         tries.append(f"    voxlane voices add NAME {what} --url {url}")
-    if ready.voices:
+    if ready.voices or (ready.speech.name and not ready.tts_model):
         recording = "hello.wav"
         message = '{"input": "Hello!", "response_format": "wav"}'
         tries.append(f"    curl {url}/v1/audio/speech{as_json}{key} \\\n    -d '{message}' -o {recording}")

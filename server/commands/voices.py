@@ -38,7 +38,7 @@ def _described(models: dict[str, Any], made: dict[str, Any]) -> list[str]:
     ours = [model["voxlane"] for model in models["data"]]
     speaking = [model for model in ours if model.get("task") == "tts"]
     if not speaking:
-        raise ServerFailed("It does not speak: it has no engine.tts_model")
+        raise ServerFailed("It has no voices to choose from: it has no engine.tts_model")
     dates = {voice["name"]: int(voice["created_at"]) for voice in made["data"]}
     lines = []
     for number, name in enumerate(speaking[0]["voices"]):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from voxlane.engine.api import (
-    MAX_UNHEARD_S,
     ChatMessage,
     ConverseModel,
     Finished,
@@ -126,8 +125,7 @@ class Answers:
         speech = self._model_for(config)
         if speech is None or not (config.speaks or config.replies):
             return 0
-        fits_s = speech.context_tokens / 2 / speech.rows_s  # half of its context
-        return 2 * int(min(MAX_UNHEARD_S, fits_s) * RATE)
+        return 2 * int(speech.heard_s * RATE)
 
     @property
     def reads_calls(self) -> bool:

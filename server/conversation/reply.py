@@ -419,6 +419,7 @@ class Reply:
                         speak=speak,
                         priority=Priority.HIGH,
                         session=self._session,
+                        tenant=self._session,
                         epoch=self.epoch,
                     )
                 )

@@ -79,13 +79,8 @@ class Session:
         echo_guard: bool = True,
         speech: ConverseModel | None = None,
         chats: bool = True,
-        says: bool = True,
     ) -> None:
-        """`speech` answers with speech; replies that are only text are the chat model's, if the engine `chats`.
-
-        `says`: there is a voice for a text that is given, a greeting or a client's.
-        """
-        self._says = says
+        """`speech` answers with speech; replies that are only text are the chat model's, if the engine `chats`."""
         self.name = name
         self.answers = Answers(name, speak_rate, reads_words=reads_words, history=history, speech=speech, chats=chats)
         plays = listens and speak_rate >= LOWEST_RATE  # the rate is 0 without a voice
@@ -105,7 +100,7 @@ class Session:
 
     def open(self, now: float) -> list[Effect]:
         """Begin: say the greeting, if there is one."""
-        if not (self.config.greeting and self._says):
+        if not self.config.greeting:
             return self._floor.read_ahead()
         return self._conclude(self.answers.greet(self.config.greeting, self._floor.next_turn(), self.config, now), now)
 
@@ -136,7 +131,7 @@ class Session:
             case TextTurn(text):
                 effects = floor.typed(text, now)
             case Say(text):
-                if self._says and not (answers.busy or floor.hearing or len(floor.pending)):
+                if not (answers.busy or floor.hearing or len(floor.pending)):
                     effects = [*answers.withdraw(), *answers.greet(text, floor.next_turn(), self.config, now)]
             case StartTurn():
                 effects = floor.press(now)

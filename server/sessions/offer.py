@@ -163,6 +163,6 @@ class ServerOffer:
             return self.checked(config, any_voice=True)
         except InvalidRequest:  # this server's voice can do less
             plain = replace(config, speed=1.0, voice_language="", voice_instructions="", pronunciations=())
-            if self.ready.speech.name:  # its greeting has been said
-                plain = replace(plain, greeting="", tools=())
+            if self.ready.speech.name:
+                plain = replace(plain, tools=())
             return self.checked(plain, any_voice=True)

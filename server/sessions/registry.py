@@ -225,7 +225,6 @@ class SessionRegistry:
             echo_guard=self.config.echo_guard == "auto",
             speech=ready.speech if ready.speech.name else None,
             chats=self.offer.chats(ready),
-            says=bool(ready.tts_model) or not ready.speech.name,
         )
         codec = dialect.make(hello, ready.speak_rate)
         conversation = Conversation(session, codec, hello, address, self._metrics)

@@ -24,7 +24,6 @@ def for_speech_model(
         return config
     if any_voice:
         config = replace(config, voice="")
-    greets = config.greeting and not ready.tts_model
     refused: dict[str, tuple[object, str]] = {
         "tools": (config.tools, _NO_TOOLS),
         "voice": (config.voice, "has one voice: name none"),
@@ -32,7 +31,6 @@ def for_speech_model(
         "voice_language": (config.voice_language, "chooses its language itself"),
         "voice_instructions": (config.voice_instructions, "cannot be told how to speak"),
         "pronunciations": (config.pronunciations not in ((), usual), "chooses itself how names are said"),
-        "greeting": (greets, "says no given text: a model that speaks does, engine.tts_model"),
     }
     _refuse(refused, ready)
     return config

@@ -7,9 +7,14 @@ cut in.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
+import subprocess
+import sys
+import wave
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,12 +23,14 @@ import numpy as np
 import phone_caller
 import pytest
 import webrtc_caller
-from openai import AsyncOpenAI
+from openai import APIStatusError, AsyncOpenAI
 from peer import eventually
 from voice_server import RATE, VoiceServer
 
 from voxlane.codecs.g711 import encode_mulaw
 from voxlane.codecs.resample import resample
+from voxlane.codecs.wav import decode_wav
+from voxlane.engine.models.lfm2_audio.config import AUDIO_START
 from voxlane.server.client import SentAway, VoiceClient
 
 from .caller import OUT_RATE
@@ -41,7 +48,8 @@ MANNER = {"max_tokens": 60, "temperature": 1.0}
 def talking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceServer]:
     """A server whose only model that answers is the random one."""
     folder = tmp_path_factory.mktemp("speech") / "noise"
-    checkpoint.write(folder, checkpoint.TRUE_RATIOS, "abcdefgh ", breathes=True)
+    follows = {checkpoint.token_of("\n"): AUDIO_START}  # a text that it reads aloud
+    checkpoint.write(folder, checkpoint.TRUE_RATIOS, "abcdefgh ", breathes=True, follows=follows)
     server = VoiceServer(
         tmp_path_factory.mktemp("server") / "log",
         *("--speech-model", str(folder), "--model", "", "--tts-model", "", "--asr-model", "moonshine-tiny-en"),
@@ -212,7 +220,6 @@ async def test_a_killed_engine_fails_only_what_it_had_not_completed(talking: Voi
         ({"voice": "somebody"}, "has one voice"),
         ({"speed": 1.5}, "has one pace"),
         ({"pronunciations": ["Nguyen = win"]}, "how names are said"),
-        ({"greeting": "Hello!"}, "engine.tts_model"),
     ],
 )
 async def test_what_it_cannot_do_is_refused_by_name(talking: VoiceServer, settings: dict, reason: str) -> None:
@@ -220,6 +227,69 @@ async def test_what_it_cannot_do_is_refused_by_name(talking: VoiceServer, settin
         async with VoiceClient(f"{talking.url.replace('http', 'ws')}/v1/voice", config=settings):
             pass
     await asyncio.sleep(0.01)  # the closed socket's last task ends in the loop's next turn
+
+
+async def test_a_greeting_is_spoken_and_remembered(talking: VoiceServer) -> None:
+    async with calling(talking.url, **MANNER, greeting="Hello, this is the library.") as caller:
+        greeted = await caller.until("reply", 0)
+        done = await caller.until("turn_done", 0, turn=greeted["turn"])
+        await caller.finish_playing()
+        sound = caller.sound(greeted["epoch"])
+        assert done["how"] == "done"
+        assert len(sound) > 0
+        assert len(sound) % (2 * FRAME_SAMPLES) == 0
+        check_words(caller, greeted["epoch"], "Hello, this is the library.", len(sound) // 2)
+        assert await reply_to(caller, QUESTION)
+
+
+TEXT = (
+    "The library opens at nine, and a ticket costs $4.50. Children are free, and so are all those who bring a book that"
+    " nobody else has read. Thanks!"
+)
+
+
+def spoken(talking: VoiceServer, **parameters: Any) -> bytes:
+    asked: Any = {"model": "noise", "voice": "alloy", "input": TEXT, "response_format": "wav", **parameters}
+    return talking.client.audio.speech.create(**asked).content
+
+
+def test_a_text_is_read_aloud(talking: VoiceServer) -> None:
+    samples, rate = decode_wav(spoken(talking))
+    assert rate == OUT_RATE
+    assert len(samples) > 0
+    assert len(samples) % FRAME_SAMPLES == 0
+    with wave.open(io.BytesIO(spoken(talking, model="tts-1"))) as file:
+        assert file.readframes(len(samples)) == np.rint(samples * 32768).astype("<i2").tobytes()
+    with talking.client.audio.speech.with_streaming_response.create(
+        model="noise", voice="alloy", input=TEXT, response_format="pcm"
+    ) as answer:
+        pieces = list(answer.iter_bytes())
+    assert b"".join(pieces) == np.rint(samples * 32768).astype("<i2").tobytes()
+    other, _ = decode_wav(spoken(talking, instructions="A calm man with a deep voice."))
+    assert other.tobytes() != samples.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"speed": 1.5}, "speed must be 1"),
+        ({"voice": "somebody"}, "voice must be left out"),
+        ({"extra_body": {"language": "german"}}, "language is not for this voice"),
+        ({"extra_body": {"pronunciations": ["Siobhan = /ʃɪˈvɔːn/"]}}, "pronunciations must be respellings"),
+        ({"model": "other"}, "noise"),
+    ],
+)
+def test_what_a_text_cannot_ask_is_refused_by_name(talking: VoiceServer, parameters: dict, reason: str) -> None:
+    with pytest.raises(APIStatusError, match=reason) as refusal:
+        spoken(talking, **parameters)
+    assert refusal.value.status_code in (400, 404)
+
+
+def test_say_asks_the_server(talking: VoiceServer, tmp_path: Path) -> None:
+    file = tmp_path / "said.wav"
+    command = [sys.executable, "-m", "voxlane.server.cli", "say", TEXT, "-o", str(file), "--url", talking.url]
+    subprocess.run(command, check=True, timeout=60)
+    assert decode_wav(file.read_bytes())[0].tobytes() == decode_wav(spoken(talking))[0].tobytes()
 
 
 def test_the_models_are_told(talking: VoiceServer) -> None:

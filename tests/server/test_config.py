@@ -84,10 +84,6 @@ def test_values_arrive(tmp_path: Path) -> None:
         ('[engine]\nmodel = ""\nasr_model = ""\ntts_model = ""', r"are all empty: nothing to serve"),
         ('[engine]\nasr_model = ""\nspeech_model = "a"', r"engine\.speech_model needs engine\.asr_model"),
         (
-            '[engine]\nspeech_model = "a"\ntts_model = ""\n[phone]\ngreeting = "Hello"',
-            r"phone\.greeting needs engine\.tts_model: engine\.speech_model says no given text",
-        ),
-        (
             '[engine]\nspeech_model = "a"\n[phone]\nhang_up = true',
             r"phone\.hang_up is given, and engine\.speech_model calls no tools",
         ),

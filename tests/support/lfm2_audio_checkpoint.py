@@ -115,8 +115,9 @@ def _link(numbers: dict[str, Tensor], place: int, before: int, after: int) -> No
 
     One number of a hidden row means the one token, another that the other follows; nothing else is written there. The
     last layer turns the one into the other. The table of tokens is the output head, too, so the first is cut off there.
+    They lie far apart, in groups of numbers that are packed with a scale each.
     """
-    cause, effect, table = -2 * place, 1 - 2 * place, numbers["lfm.embed_tokens.weight"]
+    cause, effect, table = place, -place, numbers["lfm.embed_tokens.weight"]
     for name, tensor in numbers.items():
         if name.startswith("lfm.") and name.endswith(("out_proj.weight", "feed_forward.w2.weight")):
             tensor[[cause, effect]] = 0.0

@@ -165,11 +165,22 @@ def _tasks() -> tuple[Schema, ...]:
         "voices": listing(string(), "The default one first."),
         "sample_rate": whole("In Hz."),
     }
+    speech = {
+        "task": fixed("speech"),
+        "context_tokens": whole("Tokens, frames and rows of sound together."),
+        "sample_rate": whole("In Hz."),
+        "clip_seconds": number("The longest clip that it writes down."),
+    }
     several = {
         "languages": listing(string(), "Those that can be asked for; absent if there is one."),
         "instructions": flag("Whether it can be told how to speak."),
     }
-    return record(chat | adapter, optional=adapter), record(asr), record(tts | several, optional=several)
+    return (
+        record(chat | adapter, optional=adapter),
+        record(asr),
+        record(speech),
+        record(tts | several, optional=several),
+    )
 
 
 def _models(facts: Facts) -> Schema:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import lfm2_audio_checkpoint as checkpoint
 import pytest
 from converse_listener import Listener, Talker, sound
@@ -19,6 +21,7 @@ from voxlane.engine.api import (
     Submit,
 )
 from voxlane.engine.models.lfm2_audio.config import AUDIO_START, END_OF_TURN
+from voxlane.engine.models.lfm2_audio.dialogue import ClipRow, Dialogue
 from voxlane.engine.runners.converse import ConverseRunner
 from voxlane.engine.runners.cuda.converse import CudaConverse
 
@@ -27,9 +30,9 @@ both = pytest.mark.parametrize("make", [ConverseRunner, CudaConverse], ids=["hos
 
 @pytest.fixture(scope="module")
 def talker(tmp_path_factory: pytest.TempPathFactory) -> Talker:
-    """A model that writes letters up to a "c"; it writes the mark of sound first, which is no sound here."""
-    token = checkpoint.token_of
-    follows = {token("\n"): AUDIO_START, token("c"): END_OF_TURN}
+    """A model that writes " abc", from a letter on that it chooses; the mark of sound before it is no sound here."""
+    follows = {checkpoint.token_of("\n"): AUDIO_START}
+    follows |= dict(pairwise((*map(checkpoint.token_of, " abc"), END_OF_TURN)))
     return Talker.of(checkpoint.write(tmp_path_factory.mktemp("talker"), letters="abc ", follows=follows))
 
 
@@ -48,11 +51,19 @@ CLIPS = {"a": sound(0.4, 1), "b": sound(1.0, 2), "c": sound(2.0, 3)}
 
 
 @both
-def test_a_clip_becomes_text_and_one_segment(talker: Talker, make: type[ConverseRunner]) -> None:
-    listener = talker.listener(make)
+def test_a_clip_becomes_text_and_one_segment(
+    talker: Talker, make: type[ConverseRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener, made, begin = talker.listener(make), [], Dialogue.begin
+    monkeypatch.setattr(Dialogue, "begin", lambda dialogue, turn: (made.append(dialogue), begin(dialogue, turn)))
     text = transcript(listener, "a", CLIPS["b"])
     assert set(text) <= set("abc ")
     assert text.index("c") == len(text) - 1
+    (dialogue,) = made
+    told = talker.prompts.tokenizer.decode(piece for piece in dialogue.pieces if isinstance(piece, int))
+    assert "system\nPerform ASR.\nuser\n\nassistant\n" in told
+    clips = {piece.clip.samples.shape[0] for piece in dialogue.pieces if isinstance(piece, ClipRow)}
+    assert clips == {len(CLIPS["b"]) // 2}
     (segment,) = listener.segments["a"]
     assert (segment.text, segment.start_s, segment.end_s, segment.words) == (text, 0.0, 1.0, ())
     assert "a" not in listener.pcm

@@ -424,14 +424,20 @@ def test_an_answer_that_the_context_has_no_room_for_is_a_fault_and_shortens_the_
     assert [item.text for item in one.session.history.shown if item.text] == ["go on"]
 
 
-def test_without_a_voice_a_given_text_is_not_said():
-    one = Table(session={"speech": MODEL, "chats": False, "says": False})
+def test_a_given_text_is_spoken_and_remembered_as_words():
+    """Whoever speaks it, the speech-to-speech model or a voice: the engine decides."""
+    one = table()
     one.feed(Say("Are you still there?"))  # a telephone asks so
-    assert not one.of(ReplyStarted, Fault)
-    assert not one.log
+    one.work()
+    one.wait(60)
+    (reply,) = one.of(ReplyStarted)
+    assert one.client.samples[reply.epoch] == SAMPLES_PER_CHAR * len("Are you still there?")
+    assert not submits(one, "converse")
     begin_reply(one)
     one.wait(60)
-    assert len(one.of(ReplyDone)) == 1
+    (asked,) = submits(one, "converse")
+    assert [message.content for message in asked.messages][1:] == ["Are you still there?"]
+    assert len(one.of(ReplyDone)) == 2
 
 
 def test_a_session_keeps_the_sound_of_its_history_and_of_the_open_turn_alone():

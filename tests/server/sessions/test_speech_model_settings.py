@@ -41,13 +41,13 @@ def test_any_voice_is_the_models() -> None:
 
 
 def test_a_conversation_of_a_server_that_can_do_more_goes_on() -> None:
-    """Its greeting has been said; its tools are lost with the model that called them."""
+    """Its tools are lost with the model that called them."""
     engine = EngineProcess(Config().engine)
     engine._ready = READY
     registry = SessionRegistry(Config(), engine, Metrics(), "test")
     named = ("Siobhan = shiv-awn",)
     saved = SessionConfig(tools=TOOLS.tools, greeting="Hello!", voice="somebody", speed=1.5, pronunciations=named)
-    assert registry.offer.adapted(saved) == SessionConfig()
+    assert registry.offer.adapted(saved) == SessionConfig(greeting="Hello!")
     told = registry.offer.capabilities(structs.replace(READY, speak_languages=("german",), instructed=True))
     assert (told.voices, told.voice_languages, told.instructed, told.one_pace) == ((), (), False, True)
     assert (told.speech_model, told.tools, told.written_tools, told.pronounced) == ("lfm2-audio", False, False, False)
