@@ -35,7 +35,8 @@ KEPT = {
 @pytest.fixture(scope="module", params=["", KEY], ids=["open", "key"])
 def talking(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceServer]:
     """A server whose only model that answers is the random one; it lists its models to those who have its key."""
-    folder = checkpoint.write(tmp_path_factory.mktemp("speech") / "noise", checkpoint.TRUE_RATIOS, "abcdefgh ")
+    folder = tmp_path_factory.mktemp("speech") / "noise"
+    checkpoint.write(folder, checkpoint.TRUE_RATIOS, "abcdefgh ", breathes=True)
     models = ("--speech-model", str(folder), "--model", "", "--tts-model", "", "--asr-model", "moonshine-tiny-en")
     server = VoiceServer(tmp_path_factory.mktemp("server") / "log", *models, key=request.param)
     yield server
