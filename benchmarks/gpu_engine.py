@@ -13,6 +13,7 @@ The first two lines are for a machine where the package is not installed. Parts:
     variants      the gain of fused and overlapped launches at small batches
     steps         decode steps of every shape, 1 to 256 rows of 512 tokens, beside their floor: the bytes of the weights
                   and of the rows' keys and values over the bandwidth of a large copy, measured in the same run
+    mixed         decodes of 512 tokens and a prompt's chunk, in one step and one after the other
     workload      256 requests of 100 to 1024 random tokens in and out through the whole core, tokens a second
     transformers  128 requests through transformers' continuous batching and through ours, the same weights
     tune          ways to cut the products of few rows, beside torch's
@@ -26,6 +27,7 @@ Time: no part begins after --seconds, 440 by default; a part takes up to a minut
 from __future__ import annotations
 
 import gc
+import itertools
 import multiprocessing
 import os
 import sys
@@ -53,6 +55,7 @@ from voxlane.engine.models.loading import Mode
 
 BATCHES = (1, 8, 32, 128, 256)
 CONTEXT = 512
+MIXED_ROWS, MIXED_TOKENS = (4, 16, 64), (16, 64, 128, 512)
 COMPILE_SECONDS = 60.0  # a kernel not compiled by then is compiled at its first use
 BARS: dict[str, Callable[[dict[str, float]], bool]] = {
     "qwen3-0.6b batch 1 step <= 1.0 ms": lambda found: found.get("step qwen3-0.6b 1", 9.0) <= 1.0e-3,
@@ -199,6 +202,26 @@ def _steps(session: Session, shape: str) -> None:
         )
 
 
+def mixed(session: Session) -> None:
+    """Time decodes and a prompt in one step, beside the same rows one after the other."""
+    for shape in session.shapes:
+        session.attempt(f"mixed {shape}", partial(_mixed, session, shape))
+
+
+def _mixed(session: Session, shape: str) -> None:
+    batches, prompts = ((3,), (5,)) if session.dry else (MIXED_ROWS, MIXED_TOKENS)
+    tokens = max(batches) * 1024 + 2048
+    bench = parts.make_bench(session.model(shape), tokens, max_batch=max(batches) + 1, pages=session.pages)
+    for batch, prompt in itertools.product(batches, prompts):
+        context, steps = (20, 2) if session.dry else (CONTEXT, 20)
+        one, two = parts.mixed_times(bench, batch, context, prompt, steps)
+        session.found[f"mixed {shape} {batch} {prompt}"] = one
+        session.say(
+            f"mixed {shape:13} {batch:3} decodes, {prompt:3} tokens of a prompt  together {one * 1e3:7.3f} ms  "
+            f"apart {two * 1e3:7.3f} ms  ratio {one / two:.2f}"
+        )
+
+
 def workload(session: Session) -> None:
     """Run 256 requests of 100 to 1024 random tokens in and out through the core."""
     for block_tokens in session.blocks:
@@ -271,6 +294,7 @@ PARTS: dict[str, Callable[[Session], None]] = {
     "check": check,
     "variants": variants,
     "steps": steps,
+    "mixed": mixed,
     "workload": workload,
     "transformers": transformers,
     "tune": tune,

@@ -72,6 +72,8 @@ class DecoderLayers:
 
         It writes what the layers keep of them into `pages`.
         """
+        if layout.beside is not None:
+            return self._run_layers(residual, layout, pages)
         if self._fusable and skinny.serves(residual.shape[0], self._layers[0].mix):
             return self._run_few(residual, layout, pages)
         # The same loop in one native call, with the same bits; None where it is not supported.
@@ -85,13 +87,13 @@ class DecoderLayers:
     def _run_layers(
         self, residual: Tensor, layout: Layout, pages: Sequence[LayerPages], observe: Observer | None = None
     ) -> Tensor:
-        project, eps = self.project, self.config.norm_eps
+        project, eps, parts = self.project, self.config.norm_eps, layout.parts
         x = rms_norm(residual, self._first_norm, eps, self.dtype)
         for index, (layer, page) in enumerate(zip(self._layers, pages, strict=True)):
             if layout.way is not None and index % EVERY_LAYERS == 0:
                 yield_to_critical(layout.way, first=index == 0)
             attend = paged_attention if observe is None else _observed(observe, index)
-            mixed = self._mix(project(x, layer.mix, layer.mix_bias), layer, page, layout, attend)
+            mixed = self._mix_parts(project(x, layer.mix, layer.mix_bias), layer, page, parts, attend)
             x = project(mixed, layer.out, layer.out_bias)
             if layer.after_attention_norm is not None:
                 x = rms_norm(x, layer.after_attention_norm, eps)
@@ -122,6 +124,15 @@ class DecoderLayers:
         if not isinstance(feed, DenseWeights):
             return run_experts(x, feed, project, activate)
         return project(activate(project(x, feed.gate_up, feed.gate_up_bias)), feed.down, feed.down_bias)
+
+    def _mix_parts(
+        self, inputs: Tensor, layer: LayerWeights, page: LayerPages, parts: tuple[Layout, ...], attend: Attend
+    ) -> Tensor:
+        """Return what a layer makes of the tokens of a step's parts, each by its own layout."""
+        if len(parts) == 1:
+            return self._mix(inputs, layer, page, parts[0], attend)
+        each = zip(inputs.split([part.positions.shape[0] for part in parts]), parts, strict=True)
+        return torch.cat([self._mix(some, layer, page, part, attend) for some, part in each])
 
     def _mix(self, inputs: Tensor, layer: LayerWeights, page: LayerPages, layout: Layout, attend: Attend) -> Tensor:
         """Return what a layer makes of tokens and those before them, from a fused projection; write what it keeps."""

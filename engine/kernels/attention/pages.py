@@ -5,7 +5,7 @@ memory/blocks.py decides which request owns a block, memory/pages.py allocates t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -61,6 +61,12 @@ class Layout:
         None  # [rows], int32: the first position whose key stands for several; None: none does
     )
     thinned: int = 1  # how many equal keys such a key stands for: so often its softmax counts it
+    beside: Layout | None = None  # of the tokens that follow these in the same step: prompts beside decodes
+
+    @property
+    def parts(self) -> tuple[Layout, ...]:
+        """The layouts of a step, in the order of its tokens; each has attention of its own."""
+        return (self,) if self.beside is None else (replace(self, beside=None), *self.beside.parts)
 
 
 def new_arrivals(device: torch.device) -> Tensor:

@@ -112,7 +112,8 @@ class CudaConcurrentPrefill(Immediate):
         side = next(side for side in self._sides if side.free)
         with watched(self._device), side.entered():
             side.watch.start()
-            ticket = PrefillStep(side, side.prompts.launch(load.rows))
+            ticket = PrefillStep(side, side.prompts.describe(load.rows))
+            side.prompts.launch(ticket.prompts)
             side.watch.stop()
         side.ticket = ticket  # only if the launch did not fail
         ticket.phases["launch"] = (begin, time.monotonic())

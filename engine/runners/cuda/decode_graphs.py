@@ -108,26 +108,35 @@ class DecodeGraphs:
         told = staged.to(self.tables.device, non_blocking=True)
         self.tables[told[:, 0].long(), :width] = told[:, 1:]
 
+    def begin(self, rows: int) -> tuple[Tensor, Layout]:
+        """Queue the packet's way to the device; return the tokens and the layout of the first `rows` rows."""
+        packet, tokens = self._packet[:rows], self._tokens[:rows]
+        packet.copy_(self._host_packet[:rows], non_blocking=True)
+        layout = Layout(
+            self._positions[:rows],
+            self._slots[:rows],
+            self._starts[: rows + 1],
+            self._lengths[:rows],
+            self.tables[:rows],
+            max_query=1,
+            way=self._way if rows >= GIVING_WAY else None,
+            arrivals=self._arrivals,
+        )
+        unpack(packet, tokens, layout, self._block_tokens, self.choices)
+        return tokens, layout
+
+    def end(self, hidden: Tensor, logits: Tensor) -> None:
+        """Queue the choices of the first rows, of which these are all hidden states and logits."""
+        rows = hidden.shape[0]
+        if self.hidden is None:
+            self.hidden = hidden.new_zeros((self._packet.shape[0], hidden.shape[1]))
+        self.hidden[:rows].copy_(hidden)
+        chosen = self.choices[: self.chosen.numel()].view_as(self.chosen)
+        probabilities = chosen[1, :rows].view(torch.float32)
+        sample(logits, self._packet[:rows], chosen[0, :rows], probabilities, self.penalties, self._tokens[:rows])
+        self.chosen.copy_(chosen, non_blocking=True)
+
     def _step(self, rows: int) -> None:
         with torch.inference_mode():
-            packet, tokens = self._packet[:rows], self._tokens[:rows]
-            packet.copy_(self._host_packet[:rows], non_blocking=True)
-            layout = Layout(
-                self._positions[:rows],
-                self._slots[:rows],
-                self._starts[: rows + 1],
-                self._lengths[:rows],
-                self.tables[:rows],
-                max_query=1,
-                way=self._way if rows >= GIVING_WAY else None,
-                arrivals=self._arrivals,
-            )
-            unpack(packet, tokens, layout, self._block_tokens, self.choices)
-            hidden = self._model.forward(tokens, layout, self._pages)
-            if self.hidden is None:
-                self.hidden = hidden.new_zeros((self._packet.shape[0], hidden.shape[1]))
-            self.hidden[:rows].copy_(hidden)
-            chosen = self.choices[: self.chosen.numel()].view_as(self.chosen)
-            logits, probabilities = self._model.logits(hidden), chosen[1, :rows].view(torch.float32)
-            sample(logits, packet, chosen[0, :rows], probabilities, self.penalties, tokens)
-            self.chosen.copy_(chosen, non_blocking=True)
+            hidden = self._model.forward(*self.begin(rows), self._pages)
+            self.end(hidden, self._model.logits(hidden))

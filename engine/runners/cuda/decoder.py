@@ -1,7 +1,8 @@
-"""Runs a language model's part of a plan on a CUDA device: decodes as one graph, all other rows as another if they fit.
+"""Runs a language model's part of a plan on a CUDA device: decodes and all other rows as one graph, if they fit.
 
-Both are queued without waiting, decodes first. The next step may be launched before the host has read the outcomes of
-this one: its decodes go on with the tokens that the device chose.
+Else each is a graph of its own, decodes first; what fits no graph is launched kernel by kernel. All is queued without
+waiting. The next step may be launched before the host has read the outcomes of this one: its decodes go on with the
+tokens that the device chose.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.runners.cuda.concurrent_prefill import MOST_LAUNCHES, CudaConcurrentPrefill
 from voxlane.engine.runners.cuda.decode_graphs import DecodeGraphs
 from voxlane.engine.runners.cuda.device import Stopwatch, watched
+from voxlane.engine.runners.cuda.joint_graphs import JointGraphs
 from voxlane.engine.runners.cuda.prompt_graphs import SIZES, PromptGraphs
 from voxlane.engine.runners.cuda.prompts import PromptRunner, PromptTicket
 from voxlane.engine.runners.cuda.rows import DecodeRows, is_penalised, needs_host, set_penalties
@@ -104,6 +106,7 @@ class CudaRunner(Runner):
         self._prompt_graphs = PromptGraphs(
             model, cache, device, self._graphs.beside, max_rows=max_batch, context_tokens=context_tokens, way=way
         )
+        self._joint_graphs = JointGraphs(model, cache, self._graphs, self._prompt_graphs, max_rows=max_batch, way=way)
         self._prompts = PromptRunner(model, cache, device, self._graphs.beside, self._prompt_graphs)
         self.concurrent_prefill = CudaConcurrentPrefill(model, cache, device, way, context_tokens=context_tokens)
         self._watches = itertools.cycle([Stopwatch(device), Stopwatch(device)])  # two steps may be read at once
@@ -113,8 +116,9 @@ class CudaRunner(Runner):
     def capture(self, progress: Callable[[float], None] = lambda done: None, max_step_tokens: int = SIZES[-1]) -> None:
         """Capture the steps; before the first run, and never on a device without graphs."""
         pool = torch.cuda.graph_pool_handle()  # shared: one graph runs at a time, and results lie elsewhere
-        self._prompt_graphs.capture(pool, max_step_tokens, lambda done: progress(done / 2))
-        self._graphs.capture(pool, lambda done: progress((1 + done) / 2))
+        self._prompt_graphs.capture(pool, max_step_tokens, lambda done: progress(done / 3))
+        self._graphs.capture(pool, lambda done: progress((1 + done) / 3))
+        self._joint_graphs.capture(pool, max_step_tokens, lambda done: progress((2 + done) / 3))
         self.concurrent_prefill.capture()
 
     def rehearse(self, max_step_tokens: int, progress: Callable[[float], None] = lambda done: None) -> None:
@@ -179,10 +183,19 @@ class CudaRunner(Runner):
         if ticket.decodes:
             self._rows.send()
             self._welcome(ticket)
+        joint = None
+        if ticket.rest:
+            ticket.prompts = self._prompts.describe([load.rows[index] for index in ticket.rest])
+            if ticket.decodes and not ticket.prompts.scored:
+                joint = self._joint_graphs.shape(self._rows.bucket(len(ticket.decodes)), *ticket.prompts.size)
+        if ticket.decodes and joint is None:
             self._graphs.launch(self._rows.bucket(len(ticket.decodes)))
         self._rows.elsewhere = {}
-        if ticket.rest:
-            ticket.prompts = self._prompts.launch([load.rows[index] for index in ticket.rest])
+        if ticket.prompts is not None:
+            if joint is None:
+                self._prompts.launch(ticket.prompts)
+            else:
+                self._prompts.launch_jointly(ticket.prompts, self._joint_graphs, joint)
             self._rows.elsewhere = self._beside(ticket.prompts)
         ticket.watch.stop()
         marks.append(time.monotonic())

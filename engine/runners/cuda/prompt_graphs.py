@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.attention.pages import new_arrivals
+from voxlane.engine.kernels.attention.pages import Layout, new_arrivals
 from voxlane.engine.kernels.sampling.sampling import sample
 from voxlane.engine.kernels.yield_flag import YieldFlag
 from voxlane.engine.memory.pages import KVCache
@@ -66,18 +66,18 @@ class PromptGraphs:
         self._context_tokens = context_tokens
         few = min(FEW_ROWS, max_rows)
         crowded = [(size, max_rows) for size in SIZES if size >= max(CROWDED, max_rows)] if max_rows > few else []
-        self._shapes: list[Shape] = [*((size, min(size, few)) for size in SIZES), *crowded]
-        parts = {shape: self._parts(*shape) for shape in self._shapes}
+        self.shapes: list[Shape] = [*((size, min(size, few)) for size in SIZES), *crowded]
+        parts = {shape: self._parts(*shape) for shape in self.shapes}
         largest = max(parts.values(), key=lambda shapes: sum(map(math.prod, shapes.values())))
         memory = PacketMemory.of(largest, device)  # shared: one step is under way at a time
-        self._packets = {shape: StagingBuffer(parts[shape], memory) for shape in self._shapes}
+        self._packets = {shape: StagingBuffer(parts[shape], memory) for shape in self.shapes}
         self._graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
         self.hidden: Tensor | None = None  # [rows, hidden]: where the last step chose tokens
         self.chosen = torch.zeros((2, max_rows), dtype=torch.int32, pin_memory=device.type == "cuda")
 
     def shape(self, tokens: int, rows: int, longest: int) -> Shape | None:
         """Return the smallest step for so many tokens and rows of up to `longest` positions, or None."""
-        for shape in self._shapes:
+        for shape in self.shapes:
             if tokens <= shape[0] and rows <= shape[1] and longest <= self._reach(*shape):
                 return shape
         return None
@@ -98,7 +98,7 @@ class PromptGraphs:
         They get the priority of `stream`.
         """
         most = next((size for size in SIZES if size >= max_tokens), SIZES[-1])
-        shapes = sorted((shape for shape in self._shapes if shape[0] <= most), reverse=True)  # largest first
+        shapes = sorted((shape for shape in self.shapes if shape[0] <= most), reverse=True)  # largest first
         for number, shape in enumerate(shapes):
             self._packets[shape].clear("slots")
             self._step(shape)  # compiles kernels and picks products: a capture cannot
@@ -131,26 +131,33 @@ class PromptGraphs:
             "tables": (rows, -(-self._reach(size, rows) // self._cache.block_tokens)),
         }
 
+    def begin(self, shape: Shape) -> tuple[Tensor, Layout]:
+        """Queue a packet's way to the device; return the tokens and the layout of its step."""
+        packet = self._packets[shape]
+        packet.send()
+        return packet.device["tokens"].long(), layout_of(packet.device, way=self._way, arrivals=self._arrivals)
+
+    def pick(self, shape: Shape, hidden: Tensor) -> Tensor:
+        """Return the hidden states after which tokens are chosen, of those of all tokens."""
+        return hidden.index_select(0, self._packets[shape].device["wanted"])
+
+    def end(self, shape: Shape, picked: Tensor, logits: Tensor) -> None:
+        """Queue the choices of a step."""
+        rows = shape[1]
+        if self.hidden is None:
+            self.hidden = picked.new_zeros((self.chosen.shape[1], picked.shape[1]))
+        self.hidden[:rows].copy_(picked)
+        tokens, logprobs = self._beside[:, :rows]
+        sample(logits, self._packets[shape].device["rules"], tokens, logprobs.view(torch.float32))
+        if self._asks is not None:
+            self._asks.zero_()
+        self.chosen[0, :rows].copy_(tokens, non_blocking=True)
+        self.chosen[1, :rows].copy_(logprobs, non_blocking=True)
+
     def _step(self, shape: Shape) -> None:
         with torch.inference_mode():
-            packet, rows = self._packets[shape], shape[1]
             if self._asks is not None:
                 self._asks.fill_(1)
-            packet.send()
-            part = packet.device
-            layout = layout_of(
-                part,
-                way=self._way,
-                arrivals=self._arrivals,
-            )
-            hidden = self._model.forward(part["tokens"].long(), layout, self._cache.layers)
-            picked = hidden.index_select(0, part["wanted"])
-            if self.hidden is None:
-                self.hidden = picked.new_zeros((self.chosen.shape[1], picked.shape[1]))
-            self.hidden[:rows].copy_(picked)
-            tokens, logprobs = self._beside[:, :rows]
-            sample(self._model.logits(picked), part["rules"], tokens, logprobs.view(torch.float32))
-            if self._asks is not None:
-                self._asks.zero_()
-            self.chosen[0, :rows].copy_(tokens, non_blocking=True)
-            self.chosen[1, :rows].copy_(logprobs, non_blocking=True)
+            hidden = self._model.forward(*self.begin(shape), self._cache.layers)
+            picked = self.pick(shape, hidden)
+            self.end(shape, picked, self._model.logits(picked))

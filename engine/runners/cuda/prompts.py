@@ -8,8 +8,9 @@ step is collected.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from voxlane.engine.kernels.sampling.sampling import PENALTIES, POSITION, Penalties, sample
 from voxlane.engine.memory.pages import KVCache
+from voxlane.engine.runners.cuda.joint_graphs import JointGraphs, JointShape
 from voxlane.engine.runners.cuda.prompt_graphs import PromptGraphs, Shape
 from voxlane.engine.runners.cuda.rows import PACKET, is_penalised, needs_host, set_penalties, write_rules
 from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer, layout_of
@@ -62,6 +64,12 @@ class PromptTicket:
         """The request of each position."""
         return [self.rows[owner].request for owner in self.owners]
 
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Tokens, rows or positions if these are more, and the positions of the longest row."""
+        longest = max(row.start + row.count + len(row.drafts) for row in self.rows)
+        return self.starts[-1], max(len(self.rows), len(self.wanted)), longest
+
 
 class PromptRunner:
     """Runs rows that are no plain decodes."""
@@ -88,17 +96,19 @@ class PromptRunner:
             penalties = Penalties.empty(count, logits.shape[1], self._device)
             sample(logits, rules, chosen[0], chosen[1].view(torch.float32), penalties, fed)
 
-    def launch(self, rows: list[Row]) -> PromptTicket:
-        """Queue rows on the device; `keep` must have been called for the rows before."""
-        ticket = self._describe(rows)
-        longest = max(row.start + row.count + len(row.drafts) for row in rows)
-        shape = self._graphs.shape(ticket.starts[-1], max(len(rows), len(ticket.wanted)), longest)
+    def launch(self, ticket: PromptTicket) -> None:
+        """Queue described rows on the device; `keep` must have been called for the rows before."""
+        shape = self._graphs.shape(*ticket.size)
         with torch.inference_mode():
             if shape is None or ticket.scored:
                 self._launch_apart(ticket)
             else:
-                self._launch_graph(ticket, shape)
-        return ticket
+                self._launch_graph(ticket, shape, partial(self._graphs.launch, shape))
+
+    def launch_jointly(self, ticket: PromptTicket, graphs: JointGraphs, shape: JointShape) -> None:
+        """Queue described rows in one step with decodes, whose packet is written."""
+        with torch.inference_mode():
+            self._launch_graph(ticket, shape[1], partial(graphs.launch, shape))
 
     def keep(self, ticket: PromptTicket) -> None:
         """Copy the results of finished rows, so that the next launch does not overwrite them."""
@@ -133,10 +143,9 @@ class PromptRunner:
                 outcomes[index] = ScoreOutcome(total, max(stop - start, 0), failed=not finite)
         return outcomes
 
-    # ---- queued on the device
-
     @staticmethod
-    def _describe(rows: list[Row]) -> PromptTicket:
+    def describe(rows: list[Row]) -> PromptTicket:
+        """Return rows to be launched: where their tokens lie in the step, and who chooses the next ones."""
         starts = list(itertools.accumulate((row.count + len(row.drafts) for row in rows), initial=0))
         ticket = PromptTicket(rows, starts)
         for index, (row, start, stop) in enumerate(zip(rows, starts, starts[1:], strict=False)):
@@ -155,7 +164,9 @@ class PromptRunner:
                 ticket.plain.append(position)
         return ticket
 
-    def _launch_graph(self, ticket: PromptTicket, shape: Shape) -> None:
+    # ---- queued on the device
+
+    def _launch_graph(self, ticket: PromptTicket, shape: Shape, launch: Callable[[], None]) -> None:
         packet, requests = self._graphs.packet(shape), ticket.requests
         packet.clear("slots")
         self._fill(ticket, packet)
@@ -163,7 +174,7 @@ class PromptRunner:
         packet.host["wanted"][: len(ticket.wanted)] = ticket.wanted
         for numbers, request in zip(packet.host["rules"], requests, strict=False):
             _write_rules(numbers, request)
-        self._graphs.launch(shape)
+        launch()
         ticket.places = ticket.plain
         if ticket.plain:
             ticket.chosen = self._graphs.chosen

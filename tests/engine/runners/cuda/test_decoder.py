@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from voxlane.engine.models import decoder
 from voxlane.engine.models.decoder import Decoder
 from voxlane.engine.runners.cuda.decoder import CudaRunner, is_decode
 from voxlane.engine.runners.cuda.device import Stopwatch
+from voxlane.engine.runners.cuda.joint_graphs import JointShape
 from voxlane.engine.runners.cuda.rows import DecodeRows, buckets_up_to, is_penalised, needs_host, write_rules
 from voxlane.engine.runners.decoder import Outcome, Runner
 from voxlane.engine.schedule.cost import CostModel
@@ -270,6 +272,117 @@ def test_greedy_tokens_are_the_runners(model: Decoder, graph: bool, monkeypatch:
         outputs.append([one.tokens for one in requests])
     assert outputs[0] == outputs[1]
     assert set(both.cuda.phases) == {"move", "launch", "device", "wait", "sample"}
+
+
+@dataclass
+class Counted:
+    """How often a runner's model was run, and how often in a joint step."""
+
+    forwards: int = 0
+    joint: int = 0
+
+
+def counted(runner: CudaRunner, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    count = Counted()
+    forward, launch = type(runner.model).forward, runner._joint_graphs.launch
+
+    def forwarded(self: Decoder, *arguments: Any) -> torch.Tensor:
+        count.forwards += 1
+        return forward(self, *arguments)
+
+    def launched(shape: JointShape) -> None:
+        count.joint += 1
+        launch(shape)
+
+    monkeypatch.setattr(type(runner.model), "forward", forwarded)
+    monkeypatch.setattr(runner._joint_graphs, "launch", launched)
+    return count
+
+
+def test_decodes_and_prompts_run_the_model_once(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = pair(model, max_batch=20)
+    count = counted(both.cuda, monkeypatch)
+    requests = [request(str(n), list(prompt), both.pools[1]) for n, prompt in enumerate(PROMPTS)]
+    run_step(both.cuda, requests[:2], 99)
+    assert (count.forwards, count.joint) == (1, 0), "prompts alone"
+    run_step(both.cuda, requests, 99)
+    assert (count.forwards, count.joint) == (2, 1), "two decodes, two prompts"
+    run_step(both.cuda, requests, 99)
+    assert (count.forwards, count.joint) == (3, 1), "decodes alone"
+
+
+def test_which_steps_are_joint(model: Decoder) -> None:
+    graphs = pair(model, max_batch=80).cuda._joint_graphs
+    assert graphs.shape(1, 1, 1, 1) == (16, (64, 64))
+    assert graphs.shape(24, 65, 3, 80) == (32, (128, 64))
+    assert graphs.shape(80, 512, 64, 100) == (80, (512, 64))
+    assert graphs.shape(1, 513, 1, 513) is None, "a long prompt keeps the device busy by itself"
+    assert graphs.shape(1, 70, 65, 70) is None, "more choices than a prompt's step has room for"
+    assert graphs.shape(1, 16, 1, model.context_tokens + 1) is None
+    assert pair(model).cuda._joint_graphs.shape(7, 1, 1, 1) is None, "more rows than there are"
+
+
+def test_each_kind_of_row_beside_decodes_gets_the_same_choices_as_apart(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three requests decode; then a probe, a barred start, a penalised and a long prompt come to them."""
+    both, apart = pair(model, max_batch=16), pair(model, max_batch=16)
+    count = counted(both.cuda, monkeypatch)
+    monkeypatch.setattr(apart.cuda._joint_graphs, "shape", lambda *sizes: None)
+    ways = ((both.plain, both.pools[0]), (apart.cuda, apart.pools[1]), (both.cuda, both.pools[1]))
+    told = [each_kind_of_row(runner, pool) for runner, pool in ways]
+    for plain, one, other in zip(*told, strict=True):
+        assert [choice.token for choice in one] == [choice.token for choice in other]
+        assert [choice.logprob for choice in one] == pytest.approx([choice.logprob for choice in other], abs=1e-4)
+        if plain is not None:  # the host draws by another rule than the device
+            assert [choice.token for choice in plain] == [choice.token for choice in other]
+    assert count.joint == 2, "the prompts come in one step, and the rest of the long one in the next"
+
+
+def each_kind_of_row(runner: Runner, pool: BlockPool) -> list[Any]:
+    """Return the choices of some steps; None where the host's runner draws a token."""
+    first = [
+        request("plain", list(PROMPTS[0]), pool, logprobs=0),
+        request("alternatives", list(PROMPTS[3]), pool, logprobs=3, temperature=0.7),
+        request("drawn", list(PROMPTS[1]), pool, temperature=0.9, logprobs=0),
+    ]
+    run_step(runner, first, 99)
+    later = [
+        request("barred", [7, 3, 2, 1], pool, barred=frozenset(range(40))),
+        request("penalised", [4, 4, 4, 8], pool, repetition_penalty=1.4, logit_bias=((9, 3.0),), logprobs=0),
+        request("long", [n % 90 for n in range(40)], pool, logprobs=0),
+    ]
+    probe = request("probe", [5, 9, 33], pool)
+    probe.payload = ChatPayload(ends=frozenset({2, 7}))
+    told: list[Any] = []
+    for step in range(6):
+        rows = [*first, *later, probe] if step == 0 else [*first, *later]
+        outcomes = run_step(runner, rows, 30)
+        drawn_here = runner.__class__ is Runner
+        told += [None if drawn_here and n == 2 else outcome.choices for n, outcome in enumerate(outcomes)]
+    return told
+
+
+def test_after_a_joint_step_that_fails_the_same_rows_run_again(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = pair(model)
+    tokens = []
+    for runner, pool in zip((both.plain, both.cuda), both.pools, strict=True):
+        one, other = (request(str(n), list(prompt), pool) for n, prompt in enumerate(PROMPTS[:2]))
+        run_step(runner, [one], 99)
+        rows = [Row(one, one.table.length, 1), Row(other, 0, len(other.tokens))]
+        for row in rows:
+            row.request.table.append(row.count)
+        if runner is both.cuda:
+            with monkeypatch.context() as patched:
+                patched.setattr(both.cuda._joint_graphs, "launch", out_of_memory)
+                with pytest.raises(RuntimeError, match="pretended"):
+                    both.cuda.launch(ModelBatch(rows=rows))
+        tokens.append([outcome.choices[0].token for outcome in runner.run(ModelBatch(rows=rows))])
+    assert tokens[0] == tokens[1]
+
+
+def out_of_memory(*_: object) -> None:
+    raise RuntimeError("pretended: out of memory")
 
 
 def test_a_crowd_of_prompts(model: Decoder) -> None:
