@@ -131,7 +131,8 @@ class DecoderLayers:
         """Return what a layer makes of the tokens of a step's parts, each by its own layout."""
         if len(parts) == 1:
             return self._mix(inputs, layer, page, parts[0], attend)
-        each = zip(inputs.split([part.positions.shape[0] for part in parts]), parts, strict=True)
+        pieces = torch.split(inputs, [part.positions.shape[0] for part in parts])
+        each = zip(pieces, parts, strict=True)
         return torch.cat([self._mix(some, layer, page, part, attend) for some, part in each])
 
     def _mix(self, inputs: Tensor, layer: LayerWeights, page: LayerPages, layout: Layout, attend: Attend) -> Tensor:

@@ -16,9 +16,17 @@ class Bucket:
 
     def spend(self, count: float, now: float) -> bool:
         """Take `count` out; return False, and take nothing, if there is less."""
-        self._content = min(self._size, self._content + (now - self._filled_s) * self._rate)
-        self._filled_s = now
-        if count > self._content:
+        if count > self.left(now):
             return False
         self._content -= count
         return True
+
+    def owe(self, count: float, now: float) -> None:
+        """Take `count` out even if there is less."""
+        self._content = self.left(now) - count
+
+    def left(self, now: float) -> float:
+        """Return what is in it; below zero is what is owed."""
+        self._content = min(self._size, self._content + (now - self._filled_s) * self._rate)
+        self._filled_s = now
+        return self._content

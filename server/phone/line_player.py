@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from voxlane.server.http.buckets import Bucket
 from voxlane.server.phone.line_encoder import LineEncoder
 from voxlane.server.protocols.dialect import AudioFormat
 from voxlane.server.protocols.phone.line_events import LineCodec, Message
@@ -29,6 +30,9 @@ TONES = 0
 
 MOST_PENDING_MARKS = 256
 """Marks that may be under way: a line that never returns them must not fill the memory."""
+
+KEPT_MESSAGES = 2.0
+"""Messages that sound leaves of those that a line takes at once: a clear cannot wait."""
 
 _PROBE = "p"  # a mark without sound before it: it comes back after the delay of the line alone
 
@@ -51,6 +55,29 @@ class LinePosition:
     samples: int
 
 
+class _Allowance:
+    """How many messages a line still takes."""
+
+    def __init__(self, most: tuple[float, float] | None) -> None:
+        """Allow so many messages a second, and so many at once; None: any number."""
+        self.limited = most is not None
+        self._rate, self._burst = most or (1.0, 1.0)
+        self._bucket = Bucket(self._rate, self._burst, 0.0)
+
+    def spend(self, now: float) -> None:
+        """Note that a message is sent."""
+        if self.limited:
+            self._bucket.owe(1, now)
+
+    def wait_s(self, now: float) -> float:
+        """Return how long sound has to wait: the last messages are kept for what cannot."""
+        return max(0.0, KEPT_MESSAGES + 1 - self._bucket.left(now)) / self._rate if self.limited else 0.0
+
+    def scarce(self, now: float) -> bool:
+        """Return whether so few messages are left that sound should go in large pieces."""
+        return self.limited and self._bucket.left(now) < self._burst / 2
+
+
 class LinePlayer:
     """The player of one call. Its tape is the sound of the call in order; sample numbers are those of the tape."""
 
@@ -61,6 +88,7 @@ class LinePlayer:
         self._encoder = LineEncoder(form)
         self._piece = form.rate * self._traits.piece_ms // 1000
         self._lead = round(self._traits.lead_s * form.rate)
+        self._allowance = _Allowance(self._traits.most_messages)
         self._tape = bytearray()
         self._tape_from = 0  # the sample at which `_tape` begins
         self._parts: deque[_Part] = deque()
@@ -140,6 +168,7 @@ class LinePlayer:
             return []
         cleared = self._codec.clear()
         assert cleared is not None
+        self._allowance.spend(now)
         self._sent = self._marked = position
         self._anchor = None
         self._settled_s = now + self._traits.settle_s
@@ -188,11 +217,24 @@ class LinePlayer:
         if now < self._settled_s:
             return messages
         while not (self._held or self._full) and self._sent - self.position(now) < self._lead:
-            size = min(self._piece, self._end - self._sent)
+            size = min(self._longest_piece(now), self._end - self._sent)
             if size <= 0 or (size < self._piece and not self._whole):
                 break
+            if self._allowance.wait_s(now) > 0:
+                break
+            self._allowance.spend(now)
             messages += self._next_piece(size, now)
         return messages
+
+    def _longest_piece(self, now: float) -> int:
+        """Return the most samples of the next message: a piece, or more where the line takes few messages.
+
+        There one message brings all that the line should have, so that a hold and a release are two messages.
+        """
+        if not self._allowance.limited:
+            return self._piece
+        lacking = self._lead - (self._sent - self.position(now))
+        return max(self._piece, self._lead if self._allowance.scarce(now) else lacking)
 
     @property
     def _whole(self) -> bool:
@@ -206,7 +248,7 @@ class LinePlayer:
             return None
         short = self._end - self._sent < self._piece and not self._whole
         wait_s = max(0.0, (self._sent - self.position(now) - self._lead + 1) / self._rate)
-        return None if short else max(self._settled_s, now + wait_s)
+        return None if short else max(self._settled_s, now + wait_s, now + self._allowance.wait_s(now))
 
     def _next_piece(self, size: int, now: float) -> list[Message]:
         if self._anchor is None or self.position(now) >= self._sent:

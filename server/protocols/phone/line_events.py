@@ -110,6 +110,7 @@ class LineTraits:
     clears: bool = True  # sound that was sent and not played can be discarded
     marks: bool = True  # marks come back when they are played
     settle_s: float = 0.0  # sound that is sent so soon after a clear would be discarded, too
+    most_messages: tuple[float, float] | None = None  # of sound and clears: in a second, and at once; None: any number
 
 
 class LineCodec(Protocol):

@@ -63,6 +63,7 @@ LINES = {
     "a line that waits": (LineTraits("d"), {"delay_s": 0.05, "wait_s": 0.06}),
     "no marks": (LineTraits("e", marks=False), {"delay_s": 0.05}),
     "long pieces": (LineTraits("f", piece_ms=100, marks=False), {}),
+    "few messages": (LineTraits("g", lead_s=1.0, piece_ms=250, marks=False, most_messages=(4.0, 20.0)), {}),
 }
 
 
@@ -121,6 +122,62 @@ def test_an_interrupted_reply_is_not_heard_any_more(name: str) -> None:
     stage.run(1.0)
     assert bytes(stage.far.heard[heard * 2 :]) == speech(800, 9)
     assert stage.heard()[-1] == (2, 800)
+
+
+class CountedStage(Stage):
+    """A line that takes four messages a second and twenty at once, and ends a call that sends more."""
+
+    def __init__(self) -> None:
+        super().__init__(LINES["few messages"][0])
+        self._left, self._counted_s = 20.0, 0.0
+
+    def send(self, messages: list[bytes | str]) -> None:
+        self._left = min(20.0, self._left + (self.now - self._counted_s) * 4.0) - len(messages)
+        self._counted_s = self.now
+        assert self._left >= 0, "the system ends the call"
+        super().send(messages)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0.02, 1.5), st.sampled_from(["hold", "release", "duck", "drop"])), min_size=1, max_size=120
+    )
+)
+def test_a_line_that_takes_few_messages_is_never_sent_more(moves: list[tuple[float, str]]) -> None:
+    """A person who murmurs all the time makes the player clear and send again, again and again."""
+    stage, epoch = CountedStage(), 1
+    stage.say(epoch, speech(40 * RATE))
+    for seconds, move in moves:
+        stage.run(seconds)
+        match move:
+            case "hold":
+                stage.send(stage.player.hold(stage.now))
+            case "release":
+                stage.send(stage.player.release(stage.now))
+            case "duck":
+                stage.send(stage.player.duck(0.3, stage.now))
+            case _:
+                stage.send(stage.player.drop(epoch, stage.now))
+                epoch += 1
+                stage.say(epoch, speech(40 * RATE, epoch))
+    stage.send(stage.player.release(stage.now))
+    before = len(stage.far.heard)
+    stage.run(2.0)
+    assert len(stage.far.heard) > before, "the reply goes on"
+
+
+def test_after_a_hold_a_line_that_takes_few_messages_gets_a_second_of_sound_at_once() -> None:
+    stage = CountedStage()
+    stage.say(1, speech(20 * RATE))
+    stage.run(2.1)
+    held = stage.player.hold(stage.now)
+    stage.send(held)
+    stage.run(0.3)
+    stage.send(stage.player.release(stage.now))
+    sent = cast(list[str], stage.player.due(stage.now))
+    assert held == ["clear"]
+    assert [len(message) for message in sent] == [len("media:") + 2 * 2 * RATE]
 
 
 def test_a_line_that_cannot_clear_is_sent_hardly_anything_ahead() -> None:
