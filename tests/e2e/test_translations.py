@@ -41,8 +41,4 @@ def test_a_sentence_of_another_language(server: VoiceServer, sentence: ForeignSe
     english = audio.translations.create(model="whisper-1", file=file)
     print(f"\n{heard.text} | {english.text}")
     words = set(re.findall(r"[a-z]+", english.text.lower()))
-    # The model takes the dog for another cat. In French it also loses the water on x86, and not on ARM; the cause was
-    # not looked for.
-    water = set[str]() if sentence.language == "fr" else {"water"}
-    assert {"my", "cat", "bed", "kitchen"} | water <= words, english.text
-    assert words & {"sleep", "sleeps", "sleeping"}, english.text
+    assert sentence.english <= words, english.text
