@@ -311,6 +311,23 @@ def test_decodes_and_prompts_run_the_model_once(model: Decoder, monkeypatch: pyt
     assert (count.forwards, count.joint) == (3, 1), "decodes alone"
 
 
+@pytest.mark.parametrize("family", ["llama-biased", "qwen2-window", "gemma3", "lfm2-moe"])
+def test_every_family_has_the_same_tokens_in_joint_steps(
+    family: str, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Biases, windows, short convolutions and experts, of decodes and of prompts in chunks beside them."""
+    both = pair(Decoder.load(SafetensorsDirectory(checkpoint(family)), "float32"))
+    count = counted(both.cuda, monkeypatch)
+    outputs = []
+    for runner, pool in zip((both.plain, both.cuda), both.pools, strict=True):
+        requests = [request(str(n), list(prompt), pool) for n, prompt in enumerate(PROMPTS)]
+        for _ in range(10):
+            run_step(runner, requests, 5)
+        outputs.append([one.tokens for one in requests])
+    assert outputs[0] == outputs[1]
+    assert count.joint == 4, "each chunk of the longest prompt but its first, beside which nothing decodes"
+
+
 def test_which_steps_are_joint(model: Decoder) -> None:
     graphs = pair(model, max_batch=80).cuda._joint_graphs
     assert graphs.shape(1, 1, 1, 1) == (16, (64, 64))
