@@ -12,7 +12,7 @@ from voxlane.engine.build.model_part import ModelPart, Progress, build_resources
 from voxlane.engine.errors import EngineConfigError, ModelConfigError
 from voxlane.engine.jobs.converse import ConverseJobFactory
 from voxlane.engine.jobs.dialogue_job import ConverseFacts
-from voxlane.engine.memory.blocks import BlockPool, BlockTable
+from voxlane.engine.memory.blocks import BlockTable
 from voxlane.engine.models.lfm2_audio.config import CODES, END_OF_TURN, Lfm2AudioConfig
 from voxlane.engine.models.lfm2_audio.dialogue import Dialogue, number_of
 from voxlane.engine.models.lfm2_audio.interleaving import Turn
@@ -79,17 +79,18 @@ def conversing_part(config: EngineConfig, device: torch.device, progress: Progre
         sample_rate=codec.sample_rate,
         limit=min(model.context_tokens, cache.num_blocks * cache.block_tokens),
         slots=engine.slots,
+        pool=resources.pool,
+        prompts=ConversePrompts.of(model, Tokenizer.from_weights(weights)),
     )
-    prompts = ConversePrompts.of(model, Tokenizer.from_weights(weights))
     speech = ConverseModel(
         config.speech_model, facts.limit, model.config.encoder.states(10 * LISTEN_RATE) / 10, codec.frame_samples
     )
     ready: dict[str, object] = {"speech": speech, "speak_rate": codec.sample_rate}
     if not config.tts_model:  # it is the only voice
         ready |= {"one_pace": True, "respells_only": True}
-    part = ModelPart(resources, engine, ConverseJobFactory(facts, resources.pool, prompts), ready)
+    part = ModelPart(resources, engine, ConverseJobFactory(facts), ready)
     progress("warming up", 0.0)
-    _warm_up(part, engine, prompts, facts)
+    _warm_up(part, engine, facts)
     progress("warming up", 1.0)
     return part
 
@@ -136,7 +137,7 @@ def _engine(
     return engine
 
 
-def _warm_up(part: ModelPart, engine: ConverseRunner, prompts: ConversePrompts, facts: ConverseFacts) -> None:
+def _warm_up(part: ModelPart, engine: ConverseRunner, facts: ConverseFacts) -> None:
     """Answer a few clips of silence, so that kernels are warm and costs known before the first request."""
     count = min(len(WARM_UP_CLIPS_S), engine.slots.count)
     slots = [engine.slots.take() for _ in range(count)]
@@ -152,17 +153,14 @@ def _warm_up(part: ModelPart, engine: ConverseRunner, prompts: ConversePrompts, 
             stream.decoded += len(outcome.samples) // facts.frame_samples
         row.request.tokens += [number_of(piece) for piece in dialogue.pieces[len(row.request.tokens) :]]
 
-    requests = [
-        _turn(prompts, facts, part.resources.pool, slot, seconds)
-        for slot, seconds in zip(slots, WARM_UP_CLIPS_S, strict=False)
-    ]
+    requests = [_turn(facts, slot, seconds) for slot, seconds in zip(slots, WARM_UP_CLIPS_S, strict=False)]
     rehearse("speech", part, requests, WARM_UP_STEPS, take=take)
     for slot in slots:
         engine.slots.release(slot)
 
 
-def _turn(prompts: ConversePrompts, facts: ConverseFacts, pool: BlockPool, slot: int, seconds: float) -> Request:
-    silence = bytes(2 * int(seconds * LISTEN_RATE))
+def _turn(facts: ConverseFacts, slot: int, seconds: float) -> Request:
+    prompts, silence = facts.prompts, bytes(2 * int(seconds * LISTEN_RATE))
     dialogue = Dialogue([*prompts.open(()), *prompts.spoken(silence), *prompts.close()])
     dialogue.begin(Turn.interleaved(facts.text_run, facts.sound_run))
     numbers = [number_of(piece) for piece in dialogue.pieces]
@@ -171,7 +169,7 @@ def _turn(prompts: ConversePrompts, facts: ConverseFacts, pool: BlockPool, slot:
         task="converse",
         tokens=numbers,
         prompt_tokens=len(numbers),
-        table=BlockTable(pool, "warm-up"),
+        table=BlockTable(facts.pool, "warm-up"),
         sampling=SamplingParams(max_tokens=WARM_UP_STEPS),
         limit=facts.limit,
         model="speech",

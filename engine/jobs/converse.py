@@ -28,11 +28,10 @@ from voxlane.engine.jobs.dialogue_job import ConverseFacts, DialogueJob
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.jobs.read_aloud import open_reading
 from voxlane.engine.jobs.write_down import open_writing
-from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.models.lfm2_audio.config import END_OF_TURN, TEXT_END
 from voxlane.engine.models.lfm2_audio.dialogue import Piece, number_of
 from voxlane.engine.models.lfm2_audio.interleaving import Turn
-from voxlane.engine.models.lfm2_audio.prompt import ConversePromptError, ConversePrompts
+from voxlane.engine.models.lfm2_audio.prompt import ConversePromptError
 from voxlane.engine.runners.converse import ConverseOutcome
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.plan import Row
@@ -48,10 +47,8 @@ _WORD = re.compile(r"\S+(?=\s)")
 class ConverseJobFactory:
     """Opens jobs for a speech-to-speech model."""
 
-    def __init__(self, facts: ConverseFacts, pool: BlockPool, prompts: ConversePrompts) -> None:
+    def __init__(self, facts: ConverseFacts) -> None:
         self._facts = facts
-        self._pool = pool
-        self._prompts = prompts
 
     def open(self, submit: Submit, now: float) -> Job:
         """Return the job that serves `submit`, or raise Refusal."""
@@ -65,38 +62,27 @@ class ConverseJobFactory:
             )
         match submit.task:
             case "tts":
-                return open_reading(submit, now, self._facts, self._pool, self._prompts)
+                return open_reading(submit, now, self._facts)
             case "asr":
-                return open_writing(submit, now, self._facts, self._pool, self._prompts)
+                return open_writing(submit, now, self._facts)
         try:
-            prompt = self._prompts.open(submit.messages)
+            prompt = self._facts.prompts.open(submit.messages)
         except ConversePromptError as error:
             raise Refusal("bad_request", str(error)) from error
         if len(prompt) >= self._facts.limit:
             raise Refusal("too_long", f"the conversation has {len(prompt)} of {self._facts.limit} positions")
-        return ConverseJob(submit, now, self._facts, self._pool, self._prompts, prompt)
+        return ConverseJob(submit, now, self._facts, prompt)
 
 
 class ConverseJob(DialogueJob):
     """One turn."""
 
-    def __init__(
-        self,
-        submit: Submit,
-        now: float,
-        facts: ConverseFacts,
-        pool: BlockPool,
-        prompts: ConversePrompts,
-        prompt: list[Piece],
-    ) -> None:
+    def __init__(self, submit: Submit, now: float, facts: ConverseFacts, prompt: list[Piece]) -> None:
         seed = submit.sampling.seed or 0
-        super().__init__(
-            structs.replace(submit, text=""), now, facts, pool, prompt, submit.sampling, facts.sampling, seed
-        )
-        self._prompts = prompts
-        self._tokenizer: Tokenizer = prompts.tokenizer
+        super().__init__(structs.replace(submit, text=""), now, facts, prompt, submit.sampling, facts.sampling, seed)
+        self._tokenizer: Tokenizer = facts.prompts.tokenizer
         self._typed = submit.text
-        self._heard = prompts.listen()  # what the person says
+        self._heard = facts.prompts.listen()  # what the person says
         self._writing = TextStream()
         self._written = ""  # of the answer
         self._written_at = 0  # the samples that there were when its last character was written
@@ -123,14 +109,14 @@ class ConverseJob(DialogueJob):
             return Change()
         self._ended = True
         try:
-            said = self._prompts.typed(self._typed) if self._typed else []
+            said = self._facts.prompts.typed(self._typed) if self._typed else []
             if self._heard:
                 said += self._heard.finish()
         except ConversePromptError:
             return Change(end="failed")
-        self._heard = self._prompts.listen()
+        self._heard = self._facts.prompts.listen()
         dialogue = self._dialogue
-        dialogue.hear([*said, *self._prompts.close()])
+        dialogue.hear([*said, *self._facts.prompts.close()])
         if not said:
             return Change(end="eos")
         if dialogue.available >= self._facts.limit:

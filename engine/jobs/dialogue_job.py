@@ -18,6 +18,7 @@ from voxlane.engine.jobs.job import Change
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.state_rows import StateRows
 from voxlane.engine.models.lfm2_audio.dialogue import Dialogue, Piece, number_of
+from voxlane.engine.models.lfm2_audio.prompt import ConversePrompts
 from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.runners.converse import ConverseOutcome, DialogueStream
 from voxlane.engine.schedule.plan import Row
@@ -30,7 +31,7 @@ READING = SpeechSampling(temperature=0.8, top_k=64)
 
 @dataclass(frozen=True, slots=True)
 class ConverseFacts:
-    """What jobs need to know of a model."""
+    """What jobs need of a model."""
 
     text_run: int  # tokens of text in turn with
     sound_run: int  # frames of sound
@@ -38,6 +39,8 @@ class ConverseFacts:
     sample_rate: int
     limit: int  # positions that a conversation may have
     slots: StateRows
+    pool: BlockPool
+    prompts: ConversePrompts
     sampling: SpeechSampling = ANSWERING
     reading: SpeechSampling = READING
 
@@ -60,7 +63,6 @@ class DialogueJob(CodecSpeechJob):
         submit: Submit,
         now: float,
         facts: ConverseFacts,
-        pool: BlockPool,
         prompt: Sequence[Piece],
         tokens: SamplingParams,
         frames: SpeechSampling,
@@ -69,7 +71,6 @@ class DialogueJob(CodecSpeechJob):
         """Begin with a prompt; `tokens` and `frames` tell how they are chosen, the latter with `seed`."""
         super().__init__(submit, now, facts.sample_rate, facts.slots)
         self._facts = facts
-        self._pool = pool
         self._tokens = tokens
         self._frames = frames
         self._seed = seed
@@ -140,7 +141,7 @@ class DialogueJob(CodecSpeechJob):
             task="converse",
             tokens=numbers,
             prompt_tokens=len(numbers),
-            table=BlockTable(self._pool, submit.tenant),
+            table=BlockTable(self._facts.pool, submit.tenant),
             sampling=self._tokens,
             priority=submit.priority,
             arrival_s=now,

@@ -21,11 +21,9 @@ from voxlane.engine.jobs.dialogue_job import ConverseFacts, DialogueJob
 from voxlane.engine.jobs.job import Change
 from voxlane.engine.jobs.speech import check_length
 from voxlane.engine.jobs.text_reading import TextReading
-from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.models.lfm2_audio.config import CODES
 from voxlane.engine.models.lfm2_audio.dialogue import ClipRow, Codes, Dialogue, Piece
 from voxlane.engine.models.lfm2_audio.interleaving import Turn
-from voxlane.engine.models.lfm2_audio.prompt import ConversePrompts
 from voxlane.engine.models.qwen3_tts.prompt import PromptError
 from voxlane.engine.runners.converse import ConverseOutcome
 from voxlane.engine.runners.decoder import Outcome
@@ -65,9 +63,7 @@ class Passage:
     answer: NDArray[np.int32] | None = None  # once it is over: a row for each frame, or token and -1
 
 
-def open_reading(
-    submit: Submit, now: float, facts: ConverseFacts, pool: BlockPool, prompts: ConversePrompts
-) -> ReadAloudJob:
+def open_reading(submit: Submit, now: float, facts: ConverseFacts) -> ReadAloudJob:
     """Return the job that reads a text aloud, or raise Refusal."""
     check_length(submit)
     speak = submit.speak
@@ -79,29 +75,21 @@ def open_reading(
         reason = f"instructions: {len(speak.instructions)} characters are more than {MAX_INSTRUCTION_CHARS}"
         raise Refusal("bad_request", reason)
     try:
-        reader = Reader(prompts.tokenizer.encode, "auto", respellings_of(speak.pronunciations))
+        reader = Reader(facts.prompts.tokenizer.encode, "auto", respellings_of(speak.pronunciations))
     except PromptError as error:
         raise Refusal("bad_request", str(error)) from error
-    opening = prompts.read_aloud(speak.instructions.strip())
+    opening = facts.prompts.read_aloud(speak.instructions.strip())
     if facts.limit - len(opening) < LEAST_POSITIONS:
         raise Refusal("too_long", f"the instructions take {len(opening)} of {facts.limit} positions")
-    return ReadAloudJob(submit, now, facts, pool, prompts, opening, reader)
+    return ReadAloudJob(submit, now, facts, opening, reader)
 
 
 class ReadAloudJob(DialogueJob):
     """One reply."""
 
-    def __init__(
-        self,
-        submit: Submit,
-        now: float,
-        facts: ConverseFacts,
-        pool: BlockPool,
-        prompts: ConversePrompts,
-        opening: list[Piece],
-        reader: Reader,
-    ) -> None:
-        super().__init__(submit, now, facts, pool, opening, SamplingParams(), facts.reading, submit.speak.seed)
+    def __init__(self, submit: Submit, now: float, facts: ConverseFacts, opening: list[Piece], reader: Reader) -> None:
+        prompts = facts.prompts
+        super().__init__(submit, now, facts, opening, SamplingParams(), facts.reading, submit.speak.seed)
         self._opening = opening
         self._closing = prompts.close()
         self._tokenizer: Tokenizer = prompts.tokenizer

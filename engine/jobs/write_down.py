@@ -21,9 +21,8 @@ from voxlane.engine.api import (
 from voxlane.engine.errors import Refusal
 from voxlane.engine.jobs.dialogue_job import ConverseFacts, DialogueJob
 from voxlane.engine.jobs.job import Change
-from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.models.lfm2_audio.interleaving import Turn
-from voxlane.engine.models.lfm2_audio.prompt import ConversePromptError, ConversePrompts
+from voxlane.engine.models.lfm2_audio.prompt import ConversePromptError
 from voxlane.engine.runners.converse import ConverseOutcome
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.plan import Row
@@ -36,9 +35,7 @@ LEAST_TOKENS, TOKENS_A_SECOND = 64, 16.0
 _SAMPLE_BYTES = 2
 
 
-def open_writing(
-    submit: Submit, now: float, facts: ConverseFacts, pool: BlockPool, prompts: ConversePrompts
-) -> WriteDownJob:
+def open_writing(submit: Submit, now: float, facts: ConverseFacts) -> WriteDownJob:
     """Return the job that writes down a clip, or raise Refusal."""
     listen = submit.listen
     for name, asked in (
@@ -49,7 +46,7 @@ def open_writing(
     ):
         if asked:
             raise Refusal("bad_request", f"{name}: this model writes down what it hears, and takes no directions")
-    return WriteDownJob(submit, now, facts, pool, prompts)
+    return WriteDownJob(submit, now, facts)
 
 
 class WriteDownJob(DialogueJob):
@@ -57,11 +54,9 @@ class WriteDownJob(DialogueJob):
 
     sounds = False
 
-    def __init__(
-        self, submit: Submit, now: float, facts: ConverseFacts, pool: BlockPool, prompts: ConversePrompts
-    ) -> None:
-        super().__init__(submit, now, facts, pool, prompts.write_down(), SamplingParams(), facts.sampling, 0)
-        self._prompts = prompts
+    def __init__(self, submit: Submit, now: float, facts: ConverseFacts) -> None:
+        prompts = facts.prompts
+        super().__init__(submit, now, facts, prompts.write_down(), SamplingParams(), facts.sampling, 0)
         self._tokenizer: Tokenizer = prompts.tokenizer
         self._clip = prompts.listen()
         self._writing = TextStream()
@@ -89,7 +84,7 @@ class WriteDownJob(DialogueJob):
         if not self._clip:
             return Change(end="eos")
         try:
-            self._dialogue.hear([*self._clip.finish(), *self._prompts.close()])
+            self._dialogue.hear([*self._clip.finish(), *self._facts.prompts.close()])
         except ConversePromptError:
             return Change(end="failed")
         if self._dialogue.available >= self._facts.limit:

@@ -99,6 +99,8 @@ class Listener:
             codec.sample_rate,
             limit=min(512, blocks * BLOCK),
             slots=runner.slots,
+            pool=pool,
+            prompts=prompts,
             sampling=SpeechSampling(temperature=1.0, top_k=4, max_frames=max_frames),
             reading=dataclasses.replace(READING, max_frames=max_frames),
         )
@@ -106,7 +108,7 @@ class Listener:
         self.core = Core(
             Scheduler({"speech": resources}, Limits(max_batch=4, max_step_tokens=64)),
             {"speech": runner},
-            {"speech": ConverseJobFactory(facts, pool, prompts)},
+            {"speech": ConverseJobFactory(facts)},
             clock=self._now,
             max_waiting=8,
         )

@@ -109,14 +109,15 @@ def _assembled(
         codec.sample_rate,
         limit=min(model.context_tokens, cache.num_blocks * cache.block_tokens),
         slots=runner.slots,
+        pool=resources.pool,
+        prompts=ConversePrompts(model, Letters(model.vocab_size), start=6, end=END_OF_TURN, begin=1),  # type: ignore[arg-type]
         sampling=replace(ANSWERING, max_frames=sizes.most_frames),
     )
-    prompts = ConversePrompts(model, Letters(model.vocab_size), start=6, end=END_OF_TURN, begin=1)  # type: ignore[arg-type]
     limits = Limits(max_batch=sizes.rows, max_step_tokens=sizes.step_tokens, step_budget_s=sizes.step_budget_s)
     core = Core(
         Scheduler({"speech": resources}, limits),
         {"speech": runner},
-        {"speech": ConverseJobFactory(facts, resources.pool, prompts)},
+        {"speech": ConverseJobFactory(facts)},
         clock=time.monotonic,
         max_waiting=4096,
     )
