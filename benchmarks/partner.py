@@ -5,6 +5,7 @@
     python benchmarks/partner.py --through speech                 # every third exchange, spoken in real time
     python benchmarks/partner.py --only memory1 memory5 --seed 1 2 3
     python benchmarks/partner.py --page --seed 1 2 3              # the demo page's tools instead (partner_page.toml)
+    python benchmarks/partner.py --phone                          # the telephone's tools instead (partner_phone.toml)
 
 It measures the product: a real `voxlane serve`, the native WebSocket, the server's own instructions, sampling and
 history. Only the seed is set, so that a run can be repeated. An exchange is one conversation of one to six turns. Rules
@@ -19,11 +20,12 @@ An exchange is worth one percent. Of a hundred, chance alone moves a score by fo
 decimals. Several seeds reduce the effect of sampling. Bars, for the default model alone: 65 % of all, 85 % of the two
 kinds of memory together. Writes partner.json to the folder that $OUT names, if it is set.
 
-With --page the tools are those of client_js/demo/tools.js (it needs Node). A further table then says how many turns
-that need a tool called it with the right arguments, how many of those told its result, and how many others called none.
+With --page the tools are those of client_js/demo/tools.js (it needs Node), with --phone those of
+server/phone/call_tools.py. A further table then says how many turns that need a tool called it with the right
+arguments, how many of those said something fitting, and how many others called none.
 
 Time: on two cores 3 minutes for the 135M model, 10 for one of 0.5B, 25 for one of 1.5B; spoken, 8 minutes for a third
-with the default model. With --page 14 minutes for one of 0.5B, beside other work on the same cores.
+with the default model. With --page 14 minutes for one of 0.5B, with --phone 6, beside other work on the same cores.
 """
 
 from __future__ import annotations
@@ -53,9 +55,14 @@ from support.partner.rules import Called, Reply, Rules, count_words, normalise
 from support.partner.talk import Answered, spoken_aloud, typed
 
 from voxlane.engine.weights import store
+from voxlane.server.phone.call_tools import CallTools
 
 FOLDER = Path(__file__).parent
 PAGE_FILE, PAGE_TOOLS = FOLDER / "partner_page.toml", FOLDER / "partner_page_tools.mjs"
+PHONE_FILE = FOLDER / "partner_phone.toml"
+PHONE_TOOLS = CallTools(hang_up=True, collect_digits=True, transfer={"sales": "tel:+1", "support": "tel:+2"})
+PHONE_RESULTS = {"collect_digits": '{"digits": "4711"}'}
+ENDING = '{"result": "The call ends after your words, unless the caller goes on."}'
 BARRED = "qwen2.5-coder-0.5b-instruct"
 OVERALL_BAR, MEMORY_BAR = 65.0, 85.0
 MEMORY = ("memory1", "memory5")
@@ -141,6 +148,16 @@ def load_page() -> Catalogue:
     return Catalogue(catalogue.titles, tuple(exchanges))
 
 
+def load_phone() -> Catalogue:
+    """Return the exchanges of --phone, each with the telephone's tools."""
+    catalogue = load(PHONE_FILE.read_text(encoding="utf-8"))
+    offered = tuple(
+        OfferedTool(tool.name, tool.description, tool.parameters, PHONE_RESULTS.get(tool.name, ENDING))
+        for tool in PHONE_TOOLS.tools
+    )
+    return Catalogue(catalogue.titles, tuple(replace(exchange, tools=offered) for exchange in catalogue.exchanges))
+
+
 def expected_calls(exchange: Exchange) -> Iterator[tuple[str, dict[str, int]]]:
     """Yield the calls that an exchange expects, one for each tool; an argument that may be missing is missing."""
     patterns = {rules.call["name"]: rules.call.get("arguments", {}) for rules in exchange.rules.values() if rules.call}
@@ -197,7 +214,7 @@ def tool_uses(judged: Iterable[Judged]) -> ToolUses:
 
 def report_uses(runs: Sequence[Run]) -> None:
     """Print how each model used the tools."""
-    header = ["model", "through", "called rightly", "told the result", "called none where none is needed"]
+    header = ["model", "through", "called rightly", "with fitting words", "called none where none is needed"]
     table("turns and tools", header, [[run.model, run.through, *tool_uses(run.judged).row()] for run in runs])
 
 
@@ -298,8 +315,8 @@ def cell(value: float | None, digits: int = 0) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def report(runs: Sequence[Run], categories: Sequence[str], *, page: bool = False) -> None:
-    """Print how well and how fast the models answered, and if the bars are met or how the page's tools were used."""
+def report(runs: Sequence[Run], categories: Sequence[str], *, uses: bool = False) -> None:
+    """Print how well and how fast the models answered, and if the bars are met, or with `uses` how tools were used."""
     shown = [name for name in categories if any(run.percent([name]) is not None for run in runs)]
     rows = [
         [run.model, run.through, str(len(run.judged)), cell(run.percent()), cell(run.percent(MEMORY))]
@@ -319,7 +336,7 @@ def report(runs: Sequence[Run], categories: Sequence[str], *, page: bool = False
         speed.append([run.model, run.through, cell(run.tokens_per_s, 1), *times, cell(run.reply_words()), missed])
     columns = ["tokens/s", "first token, ms", "voice to voice, ms", "words a reply", "failed and misheard"]
     table("and how fast; medians", ["model", "through", *columns], speed)
-    if page:
+    if uses:
         report_uses(runs)
         return
     for run in runs:
@@ -415,7 +432,9 @@ def parse(catalogue: Catalogue, arguments: Sequence[str] | None = None) -> argpa
     parser = command_line(__doc__)
     kinds = "\n".join(f"  {name:14}{title}" for name, title in catalogue.titles.items())
     parser.epilog = f"categories:\n{kinds}"
-    parser.add_argument("--page", action="store_true", help="hold the exchanges with the demo page's tools instead")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--page", action="store_true", help="hold the exchanges with the demo page's tools instead")
+    other.add_argument("--phone", action="store_true", help="hold the exchanges with the telephone's tools instead")
     parser.add_argument("--model", nargs="+", help="names of the catalog, or paths (all installed chat models)")
     parser.add_argument(
         "--adapter", default="auto", help="as for `voxlane serve`; '' leaves the adapter out (%(default)s)"
@@ -443,8 +462,9 @@ def parse(catalogue: Catalogue, arguments: Sequence[str] | None = None) -> argpa
 
 def main() -> None:
     """Hold the exchanges and print the tables."""
-    page = "--page" in sys.argv[1:]  # it decides which categories there are
-    catalogue = load_page() if page else load_file()
+    # Which exchanges are held decides which categories there are, and these are options.
+    loaders = {"--page": load_page, "--phone": load_phone}
+    catalogue = next((loaders[one] for one in sys.argv[1:] if one in loaders), load_file)()
     asked = parse(catalogue)
     exchanges = [one for one in catalogue.exchanges if not asked.only or one.category in asked.only]
     if asked.again:
@@ -456,7 +476,7 @@ def main() -> None:
     if asked.show:
         for run in runs:
             show(run)
-    report(runs, list(catalogue.titles), page=page)
+    report(runs, list(catalogue.titles), uses=asked.page or asked.phone)
     if (folder := os.environ.get("OUT")) and not asked.again:
         (Path(folder) / "partner.json").write_text(as_json(runs, list(catalogue.titles)), encoding="utf-8")
 

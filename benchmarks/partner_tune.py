@@ -44,7 +44,7 @@ TRIAL_TOKENS, TRIAL_HELD = 1024, 4
 """The batches and the held-out samples of a run with --steps, small enough for a CPU."""
 
 LONGEST_TOKENS = 1400
-BENCHMARK_FILES = ("partner_exchanges.toml", "partner_page.toml")
+BENCHMARK_FILES = ("partner_exchanges.toml", "partner_page.toml", "partner_phone.toml")
 CLOSE = 0.6
 """Two turns with at least this share of words in common (over words in either) are too close."""
 

@@ -118,7 +118,7 @@ def test_calls_are_counted() -> None:
 
 def test_the_table_of_the_page_has_no_bars(capsys: pytest.CaptureFixture[str]) -> None:
     kept = tuple(judged(exchange, right_replies(exchange)) for exchange in CATALOGUE.exchanges)
-    partner.report([partner.Run(partner.BARRED, "text", kept, None)], list(CATALOGUE.titles), page=True)
+    partner.report([partner.Run(partner.BARRED, "text", kept, None)], list(CATALOGUE.titles), uses=True)
     told = capsys.readouterr().out
     assert "52 of 52" in told
     assert "26 of 26" in told
