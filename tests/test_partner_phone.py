@@ -28,7 +28,7 @@ def right_replies(exchange: Exchange) -> list[Reply]:
     call = exchange.rules[len(exchange.turns)].call
     if not call:
         return [*earlier, last]
-    arguments = {name: re.sub(r"\W", "", pattern) for name, pattern in call.get("arguments", {}).items()}
+    arguments = {name: re.sub(r"\(\?i\)|\\b", "", pattern) for name, pattern in call.get("arguments", {}).items()}
     return [*earlier, Reply(WORDS, (Called(call["name"], json.dumps(arguments)),))]
 
 

@@ -645,7 +645,7 @@ class PhoneCall:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             case WrongCall(reason):
-                self._result(called, f'{{"error": "{reason}"}}')
+                self._result(called, json.dumps({"error": reason}))
 
     def _send_keys(self, called: ToolCalled, keys: str) -> None:
         """Play the tones of keys: after the reply that has asked for them, if its sound is not complete."""

@@ -7,6 +7,7 @@ configuration alone.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from voxlane.server.phone.tones import KEYS
 
 MOST_DIGITS = 32
 """Keys that one call of send_digits may press."""
+
+_WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +110,7 @@ class CallTools:
         try:
             match called.name:
                 case "transfer":
-                    name = msgspec.json.decode(called.arguments, type=_TransferArguments).to
-                    found = self._transfer.get(name)
-                    return WrongCall("There is no such destination.") if found is None else TransferTo(name, found)
+                    return self._transfer_to(msgspec.json.decode(called.arguments, type=_TransferArguments).to)
                 case "send_digits":
                     return _keys(msgspec.json.decode(called.arguments, type=_KeyArguments).digits)
                 case "collect_digits":
@@ -118,6 +119,21 @@ class CallTools:
                     return HangUp()
         except msgspec.MsgspecError:
             return WrongCall("The arguments are not those of the tool.")
+
+    def _transfer_to(self, asked: str) -> ToolAction:
+        """Return the transfer to the destination that the model names: "sales" is meant by "your Sales people", too."""
+        said = _words(asked)
+        names = {name: _words(name) for name in self._transfer}
+        same = [name for name, words in names.items() if name == asked or (words == said and words.strip())]
+        meant = same or [name for name, words in names.items() if words.strip() and words in said]
+        if len(meant) != 1:
+            return WrongCall(f"There is no such destination. There are: {', '.join(self._transfer)}.")
+        return TransferTo(meant[0], self._transfer[meant[0]])
+
+
+def _words(text: str) -> str:
+    """Return the words of a text in lower case, with a space on each side."""
+    return f" {' '.join(_WORD.findall(text.casefold()))} "
 
 
 def _keys(digits: str) -> ToolAction:

@@ -149,6 +149,31 @@ def test_enabled_tools_are_followed() -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ("front desk", "front desk"),
+        ("The Front-Desk, please.", "front desk"),
+        ("your sales people", "sales"),
+        ("Sales", "sales"),
+        ("sales Europe", "sales europe"),
+        ("***", "***"),
+    ],
+)
+def test_a_destination_may_be_named_in_other_words(asked: str, name: str) -> None:
+    tools = CallTools(transfer={"sales": "+1", "front desk": "+2", "sales europe": "+3", "***": "+4"})
+    found = tools.action(called("transfer", json.dumps({"to": asked})))
+    assert isinstance(found, TransferTo)
+    assert found.name == name
+
+
+@pytest.mark.parametrize("asked", ["", "?", "wholesales", "sales or the front desk", "the people of sales europe"])
+def test_a_destination_that_is_not_clear_is_asked_for_again(asked: str) -> None:
+    tools = CallTools(transfer={"sales": "+1", "front desk": "+2", "sales europe": "+3", "***": "+4"})
+    found = tools.action(called("transfer", json.dumps({"to": asked})))
+    assert found == WrongCall("There is no such destination. There are: sales, front desk, sales europe, ***.")
+
+
+@pytest.mark.parametrize(
     ("name", "arguments"),
     [
         ("transfer", '{"to": "+1900555"}'),  # a number of the model's own
