@@ -20,8 +20,8 @@ An exchange is worth one percent. Of a hundred, chance alone moves a score by fo
 decimals. Several seeds reduce the effect of sampling. Bars, for the default model alone: 65 % of all, 85 % of the two
 kinds of memory together. Writes partner.json to the folder that $OUT names, if it is set.
 
-With --page the tools are those of client_js/demo/tools.js (it needs Node), with --phone those of
-server/phone/call_tools.py. A further table then says how many turns that need a tool called it with the right
+With --page the tools are those of client_js/demo/tools.js (it needs Node), with --phone hang_up, transfer and
+collect_digits of a telephone call. A further table then says how many turns that need a tool called it with the right
 arguments, how many of those said something fitting, and how many others called none.
 
 Time: on two cores 3 minutes for the 135M model, 10 for one of 0.5B, 25 for one of 1.5B; spoken, 8 minutes for a third

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 MOST_NS = 4_000_000
-"""How long a pass over the layers may pause in all; a step has one pass for its decodes and one for its prompts."""
+"""How long a pass over the layers may pause in all; a step has one pass, or one for decodes and one for prompts."""
 
 EVERY_LAYERS = 2
 """A pass checks the flags every so many layers. A check takes a microsecond, two layers of a full step 0.33 ms."""

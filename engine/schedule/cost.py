@@ -3,7 +3,8 @@
 T = base + per_row · rows + per_prefill · prefill tokens + per_context · context tokens read
         + per_pair · (prefill tokens × context) + prompts, if there is any
 
-The last term is the fixed cost of prompts on a GPU, however short they are: there they are a pass of their own.
+The last term is the fixed cost of prompts on a GPU, however short they are: there they are a pass of their own, or have
+attention and choices of their own in the pass of the decodes.
 
 Non-negative ridge regression on the relative error, with forgetting. Coefficients at or above zero mean that more work
 never looks cheaper. The problem stays convex, so it cannot diverge however odd the history is.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -19,6 +19,9 @@ from voxlane.server.phone.tones import KEYS
 
 MOST_DIGITS = 32
 """Keys that one call of send_digits may press."""
+
+SHORTEST_NAME, MOST_OTHER_WORDS = 3, 3
+"""The letters of a destination that may be named among other words, and how many these may be."""
 
 _WORD = re.compile(r"[^\W_]+")
 
@@ -121,14 +124,27 @@ class CallTools:
             return WrongCall("The arguments are not those of the tool.")
 
     def _transfer_to(self, asked: str) -> ToolAction:
-        """Return the transfer to the destination that the model names: "sales" is meant by "your Sales people", too."""
-        said = _words(asked)
-        names = {name: _words(name) for name in self._transfer}
-        same = [name for name, words in names.items() if name == asked or (words == said and words.strip())]
-        meant = same or [name for name, words in names.items() if words.strip() and words in said]
+        """Return the transfer to the destination that the model names, be it in other words."""
+        meant = _meant(asked, self._transfer)
         if len(meant) != 1:
             return WrongCall(f"There is no such destination. There are: {', '.join(self._transfer)}.")
         return TransferTo(meant[0], self._transfer[meant[0]])
+
+
+def _meant(asked: str, names: Collection[str]) -> list[str]:
+    """Return the names that may be meant: "sales" by "your Sales people", but "it" not by "put it through"."""
+    if asked in names:
+        return [asked]
+    said = _words(asked)
+    spoken = {name: words for name in names if len((words := _words(name)).strip()) >= SHORTEST_NAME}
+    if same := [name for name, words in spoken.items() if words == said]:
+        return same
+    among = {name: words for name, words in spoken.items() if words in said}
+    longest = [
+        name for name, words in among.items() if not any(words != more and words in more for more in among.values())
+    ]
+    others = said.count(" ") - sum(among[name].count(" ") - 1 for name in longest) - 1
+    return longest if others <= MOST_OTHER_WORDS else []
 
 
 def _words(text: str) -> str:

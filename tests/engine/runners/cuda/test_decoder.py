@@ -538,6 +538,22 @@ def test_scores_and_drafts_run_beside_decodes(model: Decoder) -> None:
     assert len(found[1][2].choices) == 2  # one guess was right
 
 
+def test_drafts_share_a_step_with_decodes(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = pair(model)
+    count = counted(both.cuda, monkeypatch)
+    found = []
+    for runner, pool in zip((both.plain, both.cuda), both.pools, strict=True):
+        decode, drafted = (request(str(n), list(PROMPTS[1]), pool) for n in range(2))
+        run_step(runner, [decode], 99)
+        truth = decode.tokens[-1]
+        drafted.table.append(len(drafted.tokens) + 2)
+        rows = [decode_row(decode), Row(drafted, 0, len(drafted.tokens), drafts=[truth, 0])]
+        found.append([[choice.token for choice in one.choices] for one in runner.run(ModelBatch(rows=rows))])
+    assert found[0] == found[1]
+    assert len(found[1][1]) == 2, "one guess was right"
+    assert count.joint == 1
+
+
 def test_a_row_that_is_not_finite_fails_alone(model: Decoder) -> None:
     both = pair(model)
     requests = [request(str(n), list(PROMPTS[n]), both.pools[1]) for n in (0, 1)]
