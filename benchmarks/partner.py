@@ -55,14 +55,13 @@ from support.partner.rules import Called, Reply, Rules, count_words, normalise
 from support.partner.talk import Answered, spoken_aloud, typed
 
 from voxlane.engine.weights import store
-from voxlane.server.phone.call_tools import CallTools
+from voxlane.server.phone.call_tools import ENDING, CallTools
 
 FOLDER = Path(__file__).parent
 PAGE_FILE, PAGE_TOOLS = FOLDER / "partner_page.toml", FOLDER / "partner_page_tools.mjs"
 PHONE_FILE = FOLDER / "partner_phone.toml"
 PHONE_TOOLS = CallTools(hang_up=True, collect_digits=True, transfer={"sales": "tel:+1", "support": "tel:+2"})
 PHONE_RESULTS = {"collect_digits": '{"digits": "4711"}'}
-ENDING = '{"result": "The call ends after your words, unless the caller goes on."}'
 BARRED = "qwen2.5-coder-0.5b-instruct"
 OVERALL_BAR, MEMORY_BAR = 65.0, 85.0
 MEMORY = ("memory1", "memory5")

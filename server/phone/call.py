@@ -45,7 +45,15 @@ from voxlane.server.errors import (
 from voxlane.server.http.buckets import Bucket
 from voxlane.server.log import line, masked
 from voxlane.server.phone.call_facts import described
-from voxlane.server.phone.call_tools import CollectKeys, CustomerTool, HangUp, SendKeys, TransferTo, WrongCall
+from voxlane.server.phone.call_tools import (
+    ENDING,
+    CollectKeys,
+    CustomerTool,
+    HangUp,
+    SendKeys,
+    TransferTo,
+    WrongCall,
+)
 from voxlane.server.phone.departure import Departure, Reason
 from voxlane.server.phone.keypad import Keypad
 from voxlane.server.phone.line_microphone import LineMicrophone
@@ -664,7 +672,7 @@ class PhoneCall:
     def _end_by_tool(self, called: ToolCalled, reason: Reason, now: float) -> None:
         """End the call after the reply that has asked for it; the tool's result is not answered."""
         self._set_chaining(False)
-        self._result(called, '{"result": "The call ends after your words, unless the caller goes on."}')
+        self._result(called, ENDING)
         self._departure.begin(reason, now, epoch=called.epoch)
         self.notify()
 

@@ -20,6 +20,9 @@ from voxlane.server.phone.tones import KEYS
 MOST_DIGITS = 32
 """Keys that one call of send_digits may press."""
 
+ENDING = '{"result": "The call ends after your words, unless the caller goes on."}'
+"""The result of a tool that ends the call."""
+
 SHORTEST_NAME, MOST_OTHER_WORDS = 3, 3
 """The letters of a destination that may be named among other words, and how many these may be."""
 

@@ -258,19 +258,24 @@ def run_step(runner: Runner, requests: list[Request], chunk: int) -> list[Outcom
 PROMPTS = [[5, 9, 33, 7], list(range(30, 51)), [100], [3, 1, 4, 1, 5, 9, 2, 6]]
 
 
+def same_tokens(both: Pair, steps: int) -> None:
+    """Run the prompts in chunks of five under both runners, and compare what they write."""
+    outputs = []
+    for runner, pool in zip((both.plain, both.cuda), both.pools, strict=True):
+        requests = [request(str(n), list(prompt), pool) for n, prompt in enumerate(PROMPTS)]
+        for _ in range(steps):
+            run_step(runner, requests, 5)
+        outputs.append([one.tokens for one in requests])
+    assert outputs[0] == outputs[1]
+
+
 @pytest.mark.parametrize("graph", [True, False])
 def test_greedy_tokens_are_the_runners(model: Decoder, graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts in chunks that finish at different steps, so that prefills and decodes are mixed in most of them."""
     both = pair(model)
     if not graph:
         monkeypatch.setattr(both.cuda._prompt_graphs, "shape", lambda *sizes: None)
-    outputs = []
-    for runner, pool in zip((both.plain, both.cuda), both.pools, strict=True):
-        requests = [request(str(n), list(prompt), pool) for n, prompt in enumerate(PROMPTS)]
-        for _ in range(14):
-            run_step(runner, requests, 5)
-        outputs.append([one.tokens for one in requests])
-    assert outputs[0] == outputs[1]
+    same_tokens(both, 14)
     assert set(both.cuda.phases) == {"move", "launch", "device", "wait", "sample"}
 
 
@@ -318,13 +323,7 @@ def test_every_family_has_the_same_tokens_in_joint_steps(
     """Biases, windows, short convolutions and experts, of decodes and of prompts in chunks beside them."""
     both = pair(Decoder.load(SafetensorsDirectory(checkpoint(family)), "float32"))
     count = counted(both.cuda, monkeypatch)
-    outputs = []
-    for runner, pool in zip((both.plain, both.cuda), both.pools, strict=True):
-        requests = [request(str(n), list(prompt), pool) for n, prompt in enumerate(PROMPTS)]
-        for _ in range(10):
-            run_step(runner, requests, 5)
-        outputs.append([one.tokens for one in requests])
-    assert outputs[0] == outputs[1]
+    same_tokens(both, 10)
     assert count.joint == 4, "each chunk of the longest prompt but its first, beside which nothing decodes"
 
 
