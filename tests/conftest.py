@@ -7,10 +7,12 @@ import gc
 import inspect
 import os
 import pty
+import random
 import select
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from ctrl_c import HEAR_CTRL_C
 from examples import SOAK as IN_SOAK
 from examples import seed_of_today
 from hypothesis import is_hypothesis_test, settings
+from lanes import lane_of, read_lanes
+from xdist.scheduler import LoadScopeScheduling
 
 # Never judge by time: machines are noisy. Where CI is set the examples are fixed, so that a red run is the change's.
 settings.register_profile("voxlane", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI")))
@@ -42,70 +46,56 @@ ALONE = (
 )  # fmt: skip
 """Tests that depend on the clock, most of them because a person speaks: one at a time, after all others."""
 
-SOAK = (
-    # foreign clients, talks in real time, whole commands
-    "browser/test_coming_back.py", "browser/test_opus.py", "browser/test_page.py::test_axe",
-    "browser/test_sdk_in_browser.py", "browser/test_trouble.py",
-    "clients", "faults", "fuzz",
-    "e2e/test_audio.py", "e2e/test_cloned_voices.py", "e2e/test_commands.py", "e2e/test_lab_foreign_servers.py",
-    "e2e/test_lab_memory.py", "e2e/test_lab_peers.py", "e2e/test_realtime_clients.py", "e2e/test_shown_calls.py",
-    "e2e/test_talker.py", "e2e/test_translations.py", "e2e/test_true_call.py", "e2e/test_voice.py",
-    "server/commands/test_speech_commands.py",
-    "server/commands/test_doctor.py::test_a_machine_without_a_gpu",
-    "server/lab/test_runner.py::test_no_gate_of_another_fault", "server/lab/test_sounds.py::test_kokoro_says_it",
-    # whole sweeps against another implementation
-    "engine/kernels/test_triton_attention", "engine/kernels/test_triton_sampling.py", "engine/models/test_kokoro.py",
-    "engine/models/test_lfm2_audio_peer.py",
-    "engine/models/test_moonshine_library.py", "engine/models/test_moonshine_noise.py",
-    "engine/models/test_phonemes.py::test_all_replies",
-    "engine/models/test_qwen2_coder.py", "engine/models/test_qwen3_tts", "engine/models/test_smollm2.py",
-    "engine/models/test_streaming.py", "engine/runners/cuda/test_clause_tts.py",
-    "engine/runners/cuda/test_codec_tts.py", "engine/runners/cuda/test_recogniser.py",
-    "engine/runners/test_codec_tts.py", "engine/jobs/test_score.py", "engine/loop/test_qwen3_asr_streams.py",
-    "engine/loop/test_round_trip.py", "engine/models/test_whisper.py::test_states_and_tokens",
-    "engine/text/test_tokenizer.py::test_the_default_model_tokenises_like_transformers",
-    "engine/weights/test_gguf.py::test_the_default_model_is_read",
-    "engine/test_template.py::test_a_long_lived",
-    # downloads that are cut off or made by the real pip, the benchmarks' own rehearsals, wheels built and installed
-    "engine/weights/test_hub.py::test_an_interrupted_pull", "engine/weights/test_mirrors.py",
-    "engine/weights/test_hub_http.py::test_a_hub_that_fails", "engine/weights/test_hub_http.py::test_a_newer_storage",
-    "engine/weights/test_hub_http.py::test_a_disk_that_fills", "engine/weights/test_hub_http.py::test_a_refusal_of",
-    "test_every_command.py::test_a_command", "test_kernel_benchmarks.py", "test_kernels_compiled.py",
-    "test_partner_benchmark.py::test_a_model_that_cannot_run",
-    "test_tts_benchmarks.py", "test_voice_benchmarks.py", "test_packaging.py::test_every",
-    "test_packaging.py::test_the_command", "test_packaging.py::test_the_installed", "test_packaging.py::test_the_wheel",
-)  # fmt: skip
-"""Tests that are long by nature: `make soak` runs them, and the property tests with all their examples."""
+LANES = read_lanes()
+LONG = tuple(beginning for lane in LANES.values() for beginning in lane.long)
+SERVED = ("e2e/test_conversation.py", "e2e/test_openai_client.py")
+"""Files that share the server with real models: one worker runs them all, so that it starts once."""
+
+SLOWEST = 10
+"""How many files the end of a run names."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--lane", choices=LANES, help="run only this lane of tests/lanes.toml")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give each of several workers cores of its own: an engine uses all it may, and two would fight for them."""
-    worker, count = (os.environ.get(f"PYTEST_XDIST_WORKER{name}") for name in ("", "_COUNT"))
-    if worker and count and hasattr(os, "sched_setaffinity"):
+    """Give each of several workers a core: an engine uses all it may, and two would fight for them."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[int(worker.removeprefix("gw")) :: int(count)] or cores)
+        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import the files whose tests the mark expression leaves out: it begins with `alone` or `not alone`."""
-    marks = config.option.markexpr
-    alone, soak = _is_listed(collection_path, ALONE), _is_listed(collection_path, SOAK)
-    if marks.startswith("not alone") and alone:
+    """Do not import the files whose tests the lane or the mark expression leaves out."""
+    name = _in_tests(collection_path)
+    if collection_path.suffix != ".py" or not name:
+        return None
+    marks, lane = config.option.markexpr, config.option.lane
+    if lane and lane_of(name, LANES.values()) != lane:
         return True
-    if marks.startswith("alone") and collection_path.is_file() and not alone:
+    alone, long = name.startswith(ALONE), name.startswith(LONG)
+    if (marks.startswith("not alone") and alone) or (marks.startswith("alone") and not alone):
         return True
-    return (marks.endswith("and not soak") and soak) or None
+    return (marks.endswith("not soak") and long) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that want the machine for themselves, those that are long, and those that draw examples."""
     for item in items:
-        if _is_listed(item.path, ALONE):
+        if not lane_of(_in_tests(item.path), LANES.values()):
+            raise pytest.UsageError(f"{item.path} belongs to no lane: add it to tests/lanes.toml")
+        if _in_tests(item.path).startswith(ALONE):
             item.add_marker("alone")
-        if item.nodeid.removeprefix("tests/").startswith(SOAK):
+        if item.nodeid.removeprefix("tests/").startswith(LONG):
             item.add_marker("soak")
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("property")
+    if seed := os.environ.get("VOXLANE_TEST_SHUFFLE"):
+        files = sorted({item.path for item in items})
+        random.Random(seed).shuffle(files)
+        items.sort(key=lambda item: files.index(item.path))
 
 
 def pytest_collection_finish() -> None:
@@ -119,9 +109,22 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
-def _is_listed(path: Path, beginnings: tuple[str, ...]) -> bool:
+class _ByServer(LoadScopeScheduling):
+    """Gives a worker whole files, and one worker all files that share a server."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "the server with real models" if file.removeprefix("tests/").startswith(SERVED) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    return _ByServer(config, log) if config.option.dist == "loadscope" else None
+
+
+def _in_tests(path: Path) -> str:
+    """Return a path relative to this folder, or an empty string."""
     here = Path(__file__).parent
-    return path.is_relative_to(here) and path.relative_to(here).as_posix().startswith(beginnings)
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else ""
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
@@ -147,7 +150,16 @@ async def _run(test: Any, arguments: dict[str, Any]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say with which seed the fuzzers ran."""
+    """Name the slowest files, and the seed of the fuzzers."""
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+    if len(seconds) > 1:
+        terminalreporter.section(f"slowest {SLOWEST} files")
+        for file, taken in seconds.most_common(SLOWEST):
+            terminalreporter.write_line(f"{taken:6.1f} s  {file}")
     if IN_SOAK:
         terminalreporter.write_line(f"seed of the fuzzers: {seed_of_today()}")
 

@@ -17,7 +17,7 @@ import logging
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from voxlane.engine.api import (
@@ -42,6 +42,9 @@ logger = logging.getLogger(__name__)
 
 ENGINE_COMMAND = (sys.executable, "-m", "voxlane.engine.process")
 """The child's command line; the numbers of its descriptors are appended: engine/process.py has their order."""
+
+StartChild = Callable[[Sequence[str], Mapping[str, str] | None], Awaitable[tuple[EngineChild, socket.socket]]]
+"""Starts an engine with this command and these additions to its environment; returns it and our end of its link."""
 
 
 class RestartBudget:
@@ -98,6 +101,7 @@ class EngineProcess(EngineClient):
         restarts: RestartBudget | None = None,
         standby: bool = False,
         environment: Mapping[str, str] | None = None,
+        start_child: StartChild = EngineChild.start,
     ) -> None:
         """Run an engine with this configuration; without `standby` its own is ignored: a short command needs none.
 
@@ -114,6 +118,7 @@ class EngineProcess(EngineClient):
         self._load_s, self._fork_s = limits.LOAD_SECONDS, limits.FORKED_SECONDS  # how long the last ones took
         self._config = config if standby else replace(config, standby=False)
         self._command = tuple(command)
+        self._start_child = start_child
         self._environment = dict(environment or {})
         self._restarts = restarts or RestartBudget()
         self._child: EngineChild | None = None
@@ -214,7 +219,7 @@ class EngineProcess(EngineClient):
                 logger.warning(line("no fork", reason=error.strerror or type(error).__name__))
         await self._discard_child()
         self._lost_forks, self._fresh = 0, True
-        self._child, link = await EngineChild.start(self._command, self._environment)
+        self._child, link = await self._start_child(self._command, self._environment)
         return link
 
     async def _discard_child(self) -> None:

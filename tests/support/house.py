@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from engine_thread import IN_THREAD, NEEDS_A_PROCESS, EngineThread
 
 from voxlane.engine.api import EngineConfig
 from voxlane.server.cell.seat import CellSeat
@@ -27,6 +28,7 @@ from voxlane.server.config import (
     StoreConfig,
     VoiceConfig,
 )
+from voxlane.server.engine_client.child import EngineChild
 from voxlane.server.engine_client.engine_process import EngineProcess, RestartBudget
 from voxlane.server.metrics import Metrics
 from voxlane.server.service import Service, make_service
@@ -54,6 +56,16 @@ class Running:
         body = {"messages": [{"role": "user", "content": said}], **parameters}
         return await self.client.post("/v1/chat/completions", json=body)
 
+    def kill_engine(self) -> int:
+        """Kill the engine, thread or process; return the number that it had."""
+        engine = self.service.engine
+        assert isinstance(engine, EngineProcess)
+        assert engine._child is not None
+        number = engine.pid
+        assert number is not None
+        engine._child.kill()
+        return number
+
 
 @asynccontextmanager
 async def start(
@@ -76,11 +88,17 @@ async def start(
     restarts: RestartBudget | None = None,
     hang_s: float = 2.0,
     start_failures: int = 5,
-    command: tuple[str, ...] = ENGINE_COMMAND,
+    command: tuple[str, ...] = IN_THREAD,
     seat: CellSeat | None = None,
     wait: bool = True,
 ) -> AsyncIterator[Running]:
-    """Serve as long as the context lasts; `parts` are further sections of the configuration by their names."""
+    """Serve as long as the context lasts; `parts` are further sections of the configuration by their names.
+
+    The scripted engine runs in a thread of this process, unless `command` is that of a child or the model needs one.
+    """
+    if command == IN_THREAD and model in NEEDS_A_PROCESS:
+        command = ENGINE_COMMAND
+    start_child = EngineThread.start if command == IN_THREAD else EngineChild.start
     watch = {"hang_s": hang_s, "start_failures": start_failures}
     engine = EngineConfig(model, asr_model, tts_model, adapter=adapter, **watch)  # type: ignore[arg-type]
     known = (limits or LimitsConfig(), voice or VoiceConfig(), chat or ChatConfig())
@@ -93,7 +111,9 @@ async def start(
     }
     config = Config(server or ServerConfig(), engine, *known, **more)
     metrics = Metrics()
-    link = EngineProcess(config.engine, command=command, observers=(metrics,), restarts=restarts)
+    link = EngineProcess(
+        config.engine, command=command, observers=(metrics,), restarts=restarts, start_child=start_child
+    )
     keys_of = {"phone_keys": phone_keys, "webhook_secret": webhook_secret}
     service = make_service(config, link, metrics, api_key, **keys_of, seat=seat)  # type: ignore[arg-type]
     listener = listen("127.0.0.1", 0)

@@ -110,8 +110,13 @@ class Speech:
     paused: bool = False
 
 
+class Crash(Exception):
+    """Ends an engine that runs in a thread, where a signal would end the tests."""
+
+
 class ScriptedEngine:
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, *, in_thread: bool = False) -> None:
+        self._in_thread = in_thread
         self._sock = sock
         self._links = Links(sock)
         self._commands: deque[ToEngine] = deque()
@@ -123,7 +128,8 @@ class ScriptedEngine:
         self._asr_model = ""
 
     def run(self) -> None:
-        signal.signal(signal.SIGUSR1, lambda *_: self._release())
+        if not self._in_thread:
+            signal.signal(signal.SIGUSR1, lambda *_: self._release())
         configure = self._next()
         assert isinstance(configure, Configure)
         self._start(configure.config)
@@ -185,7 +191,7 @@ class ScriptedEngine:
                 self._send(StartFailed("there is no such model, and never was"))
                 sys.exit(1)
             case "die-at-start":
-                os.kill(os.getpid(), signal.SIGKILL)
+                self._crash()
             case "never-ready":
                 while self._next():
                     pass
@@ -213,7 +219,7 @@ class ScriptedEngine:
             talker |= {"speak_languages": ("english", "german"), "instructed": True}
         self._send(Ready(*chat, config.asr_model, ("en", "de"), config.tts_model, rate, voices, **talker))
         if config.model == "crash-every-time":
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._crash()
 
     def _serve(self, submit: Submit) -> None:
         if submit.task == "probe":
@@ -225,7 +231,7 @@ class ScriptedEngine:
         if said.endswith("history"):
             command = "history"  # the words before may be an unanswered turn
         if said == "crash":
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._crash()
         if said == "stall":
             return
         if command == "refuse":
@@ -236,7 +242,7 @@ class ScriptedEngine:
         match command:
             case "crash":
                 self._say(submit, "one ")
-                os.kill(os.getpid(), signal.SIGKILL)
+                self._crash()
             case "wait":
                 self._say(submit, "one ")
                 self._report(running=1)
@@ -376,7 +382,7 @@ class ScriptedEngine:
         submit = speech.submit
         match command:
             case "crash":
-                os.kill(os.getpid(), signal.SIGKILL)
+                self._crash()
             case "fail":
                 self._finish(submit, "failed", 0)
             case "refuse":
@@ -463,6 +469,11 @@ class ScriptedEngine:
             except Gone:
                 sys.exit(0)
         return self._commands.popleft()
+
+    def _crash(self) -> None:
+        if self._in_thread:
+            raise Crash
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def _fork(self) -> None:
         """Return in each fork; the template itself ends here."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 from typing import Any
 
 import pytest
@@ -379,7 +377,7 @@ async def test_health_before_the_engine_is_ready(serving: Any) -> None:
 async def test_health_after_a_kill(serving: Any) -> None:
     async with serving() as server:
         assert (await server.client.get("/healthz")).status_code == 200
-        os.kill(server.service.engine.pid, signal.SIGKILL)
+        server.kill_engine()
         while (await server.client.get("/healthz")).json()["status"] == "ready":
             pass
         await server.service.engine.wait_ready()

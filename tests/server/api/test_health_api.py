@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import signal
 from typing import Any
 
 import pytest
@@ -25,17 +23,17 @@ class Kept:
     """A running server whose engine can be taken away and brought back."""
 
     def __init__(self, running: Any) -> None:
-        self.engine = running.service.engine
+        self.engine, self._running = running.service.engine, running
         self._config = self.engine._config
 
     async def lose(self) -> None:
         self.engine._config = EngineConfig("never-ready")
-        os.kill(self.engine.pid, signal.SIGKILL)
+        self._running.kill_engine()
         await eventually(lambda: self.engine.state == "restarting" and self.engine._pipe is not None)
 
     async def bring_back(self) -> None:
         self.engine._config = self._config
-        os.kill(self.engine.pid, signal.SIGKILL)
+        self._running.kill_engine()
         await eventually(lambda: self.engine.state == "ready")
 
 
@@ -119,7 +117,7 @@ async def test_restarts_are_counted_by_cause(serving: Any) -> None:
     async with serving() as running:
         text = (await running.client.get("/metrics")).text
         assert 'voxlane_engine_restarts_total{cause="hung"} 0.0' in text
-        os.kill(running.service.engine.pid, signal.SIGKILL)
+        running.kill_engine()
         await eventually(lambda: running.service.engine.state != "ready")
         await running.service.engine.wait_ready()
         text = (await running.client.get("/metrics")).text

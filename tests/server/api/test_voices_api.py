@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import os
-import signal
 from array import array
 from typing import Any
 
@@ -170,7 +168,7 @@ async def test_a_new_engine_knows_the_voices_of_the_one_that_died(serving: Any) 
         await make(server, "Grace")
         await server.client.delete("/v1/audio/voices/Grace")
         link = server.service.engine
-        os.kill(killed := link.pid, signal.SIGKILL)
+        killed = server.kill_engine()
         await eventually(lambda: link.state == "restarting" or link.pid not in (None, killed))
         await link.wait_ready()
         assert link.ready.voices[-1] == "Ada"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from datetime import date
 from typing import Any
 
@@ -300,11 +298,9 @@ async def test_the_engine_dies_and_the_conversation_goes_on(serving: Any) -> Non
         peer = await Peer.open(running.url, MANUAL)
         await peer.say("remember this")
         for _ in range(3):
-            pid = running.service.engine.pid
-            assert pid is not None
             await peer.send("text", "wait a moment")
             await peer.until("reply_text")
-            os.kill(pid, signal.SIGKILL)
+            running.kill_engine()
             fault = await peer.until("error")
             assert (fault[2], fault[4]) == ("engine_lost", True)
             assert (await peer.until("turn_done"))[3] == "failed"
@@ -322,7 +318,7 @@ async def test_an_engine_that_is_gone_for_good_refuses_turns(serving: Any) -> No
         peer = await Peer.open(running.url, MANUAL)
         link = running.service.engine
         link._restarts._most = 0
-        os.kill(link.pid, signal.SIGKILL)
+        running.kill_engine()
         await peer.until("error")
         await eventually(lambda: link.state == "failed")
         told = await peer.say("anybody?")

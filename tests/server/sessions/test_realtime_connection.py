@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import os
-import signal
 from typing import Any
 
 import pytest
@@ -210,8 +208,7 @@ async def test_a_lost_engine_is_no_error(serving: Any) -> None:
     async with serving() as running:
         client = await Client.open(running.url)
         assert (await client.answer())["status"] == "completed"
-        before = running.service.engine.pid
-        os.kill(before, signal.SIGKILL)
+        before = running.kill_engine()
         await eventually(lambda: running.service.engine.pid not in (None, before))
         await running.service.engine.wait_ready()
         assert (await client.answer())["status"] == "completed"
