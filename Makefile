@@ -39,7 +39,7 @@ soak: $(TESTED) weights $(BROWSER) ## run the long tests, and the property tests
 	@$(BIN)/python tests/support/lanes.py $(LANES)
 
 phone: $(READY) ## ring the server that runs: a soft phone, a telephone exchange, a question (ARGS="--stay" for your own phone)
-	@$(BIN)/python tests/support/phone_exchange.py $(ARGS)
+	@$(BIN)/python -m voxlane.server.exchange.ring $(ARGS)
 
 # An old Node on the PATH comes after the one that $(BROWSER) installs.
 test-client: $(BROWSER) ## type-check and test the browser client's modules (the page itself: make test)

@@ -9,7 +9,7 @@ One table or two for each part; `support/phone/` holds the parts, and each modul
         echo    the assistant's voice fed back through mu-law: self-interruptions and missed ones; bars
         words   words wrong over a line, with noise and lost packets, beside 16 kHz
 
-`call` fetches Asterisk and baresip the first time (tests/support/phone_exchange.py), and says so where it cannot.
+`call` fetches Asterisk and baresip the first time (server/exchange), and says so where it cannot.
 
 Time: lines 3.5 minutes, call 8, echo 25, words 10, on two cores; clips take 15 minutes the first time.
 """

@@ -80,7 +80,7 @@ ROOMS = {
     "server": (
         "limits", "errors", "log", "validation", "player", "microphone", "conversation", "config", "auth", "cell",
         "tenants", "engine_client", "metrics", "room", "watching", "store", "audio", "protocols", "http", "sessions",
-        "phone", "webrtc", "service", "api", "app", "client", "lab", "cluster", "commands", "cli",
+        "phone", "webrtc", "service", "api", "app", "client", "exchange", "lab", "cluster", "commands", "cli",
     ),
 }  # fmt: skip
 """The folders of each package and the files at its door, in order: each may import those before it."""

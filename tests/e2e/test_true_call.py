@@ -15,7 +15,6 @@ import httpx
 import numpy as np
 import pytest
 from house import Running, start
-from phone_exchange import AUDIOSOCKET, ECHO, MULAW, SLIN16, Exchange, ExchangeError, Phone, installed
 from small_model import NAME
 from voice_server import words
 from waiting import until
@@ -25,6 +24,10 @@ from voxlane.server.config import PhoneConfig, PhoneKeys
 from voxlane.server.conversation.client_events import ConfigureSession, Say
 from voxlane.server.conversation.server_events import ToolCalled
 from voxlane.server.engine_client.engine_process import ENGINE_COMMAND
+from voxlane.server.exchange.asterisk import AUDIOSOCKET, ECHO, MULAW, SLIN16, Exchange
+from voxlane.server.exchange.errors import ExchangeError
+from voxlane.server.exchange.packages import installed
+from voxlane.server.exchange.soft_phone import Phone
 from voxlane.server.sessions.conversation import Conversation
 
 T = TypeVar("T")

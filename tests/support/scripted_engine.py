@@ -47,6 +47,7 @@ from array import array
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from voxlane.engine import progress
 from voxlane.engine.api import (
@@ -208,7 +209,7 @@ class ScriptedEngine:
         voices = VOICES if config.tts_model else ()
         rate, clones = SPEAK_RATE if voices else 0, bool(voices) and config.tts_model != "fixed-voices"
         codec = config.tts_model == "one-pace"
-        talker = {
+        talker: dict[str, Any] = {
             "asr_translates": config.asr_model not in ("", "english-only"),
             "adapter": config.adapter,
             "clones": clones,
@@ -324,7 +325,7 @@ class ScriptedEngine:
             speech.text = f"most {speech.most:g}"
         times = [(0.5 * index, 0.5 * index + 0.4) for index in range(len(speech.text.split()))]
         words = tuple(Word(word, *time) for word, time in zip(speech.text.split(), times, strict=True))
-        segments = ()
+        segments: tuple[Segment, ...] = ()
         if speech.text:
             asked = words if submit.listen.word_times else ()
             language = submit.listen.language or "en"

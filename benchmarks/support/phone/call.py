@@ -2,7 +2,7 @@
 
 The server is `voxlane serve` with the default models. On the one side a client speaks to it directly, as in
 voice_to_voice.py and barge_in.py. On the other side baresip rings Asterisk, which connects with `chan_websocket` and
-mu-law; SIP and RTP are real (tests/support/phone_exchange.py). Both sides take turns, each time in a new conversation,
+mu-law; SIP and RTP are real (server/exchange). Both sides take turns, each time in a new conversation,
 in one run.
 
 Voice to voice is the time from the last sample of a question to the first sound of the answer at the client or the
@@ -25,17 +25,16 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from support.command_line import REPOSITORY
 from support.common import machine, table
 from support.conversation import FRAME, RATE, person, server, spoken
 from support.figures import percentile
 from support.phone.line_tap import LineTap
 
 from voxlane.codecs.g711 import decode_mulaw
-
-sys.path.append(str(REPOSITORY / "tests" / "support"))
-
-from phone_exchange import MULAW, CallRefused, Exchange, ExchangeError, Phone, installed
+from voxlane.server.exchange.asterisk import MULAW, Exchange
+from voxlane.server.exchange.errors import CallRefused, CallSilent, ExchangeError
+from voxlane.server.exchange.packages import installed
+from voxlane.server.exchange.soft_phone import Phone
 
 Clip = NDArray[np.int16]
 
@@ -150,7 +149,7 @@ def _ask_by_phone(exchange: Exchange, clip: Clip, side: Side) -> None:
         asked = began + len(clip) / RATE
         try:
             side.answer_ms.append((phone.wait_for_sound(asked, ANSWER_S, LOUD) - asked) * 1e3)
-        except AssertionError as error:
+        except CallSilent as error:
             side.failed += 1
             print(f"  {error}", file=sys.stderr)
 
@@ -160,7 +159,7 @@ def _interrupt_by_phone(exchange: Exchange, tap: LineTap, clip: Clip, delay_s: f
         phone.wait_for_sound(timeout_s=ANSWER_S)
         time.sleep(delay_s)
         began, ended = phone.say(clip / 32768, RATE).wait()
-        with contextlib.suppress(AssertionError):  # the answer to the interruption
+        with contextlib.suppress(CallSilent):  # the answer to the interruption
             phone.wait_for_sound(ended + 0.2, 4.0)
         time.sleep(0.2)
         heard = phone.heard()
