@@ -11,10 +11,10 @@ and no log.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("server", "engine", "codecs")
@@ -94,110 +94,133 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+MODULES = {name_of(path): path for path in SOURCES}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a module's source says; its tree would take a hundred times the memory."""
+
+    imports: frozenset[str]
+    """Every module that it imports, anywhere in it; ours without the leading `voxlane.`."""
+    public_classes: tuple[str, ...]
+    documented: bool
+
+
+def statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield statements and those inside them, without their expressions: neither import nor class is in one."""
+    for one in body:
+        yield one
+        for inner in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from statements(getattr(one, inner, ()))
+
+
 @cache
-def imports_of(path: Path) -> frozenset[str]:
-    """Return every module the file imports, anywhere in it; ours without the leading `voxlane.`."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def facts_of(name: str) -> Facts:
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    imported: set[str] = set()
+    classes = []
+    for node in statements(tree.body):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            imported.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = path.relative_to(ROOT).parts[: -node.level] if node.level else ()
+            above = MODULES[name].relative_to(ROOT).parts[: -node.level] if node.level else ()
             module = ".".join([*above, *([node.module] if node.module else [])])
             # `from package import module` and `from module import name` look alike: keep both readings.
-            found.add(module)
-            found.update(f"{module}.{alias.name}" for alias in node.names)
-    return frozenset(name.removeprefix("voxlane.") for name in found)
+            imported.add(module)
+            imported.update(f"{module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            classes.append(node.name)
+    ours_named_short = frozenset(one.removeprefix("voxlane.") for one in imported)
+    return Facts(ours_named_short, tuple(classes), bool(ast.get_docstring(tree)))
 
 
-def touches(imported: frozenset[str], *modules: str) -> bool:
-    return any(name == module or name.startswith(f"{module}.") for name in imported for module in modules)
+def touched(name: str, *modules: str) -> set[str]:
+    """Return what a module imports of others, or of what is in them."""
+    inside = tuple(f"{module}." for module in modules)
+    return {one for one in facts_of(name).imports if one in modules or one.startswith(inside)}
 
 
-OURS = frozenset(map(name_of, SOURCES))
-
-
-def ours(imported: frozenset[str]) -> frozenset[str]:
-    """Return our own modules among the imports, names inside modules cut off."""
-    return imported & OURS
-
-
-def test_there_is_something_to_check() -> None:
-    assert len(SOURCES) > 20
-    assert touches(imports_of(ROOT / "server" / "engine_client" / "engine_process.py"), "engine.api")
-    assert ours(imports_of(ROOT / "server" / "cli.py")) >= {"server.config", "engine.weights.command"}
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_imports_point_downwards(path: Path) -> None:
-    name, imported = name_of(path), ours(imports_of(path))
-    match name.split(".")[0]:
-        case "server":
-            allowed = {"engine", "engine.api"} | (
-                WEIGHTS_FACES | {"engine.weights"} if name in WEIGHTS_USERS else set()
-            )
-            foreign = {module for module in imported if module.startswith("engine")} - allowed
-        case "engine":
-            foreign = {module for module in imported if module.startswith("server")}
-        case _:
-            foreign = {module for module in imported if not module.startswith("codecs")}
-    assert not foreign, f"{name} imports {sorted(foreign)}"
+def ours(name: str) -> frozenset[str]:
+    """Return our own modules that a module imports, names inside modules cut off."""
+    return facts_of(name).imports & MODULES.keys()
 
 
 def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
-@pytest.mark.parametrize("package", ROOMS)
-def test_every_module_is_in_a_room(package: str) -> None:
-    found = {room_of(name) for name in OURS if name.startswith(f"{package}.")}
-    assert found == set(ROOMS[package])
+def offending(found: dict[str, set[str]]) -> dict[str, list[str]]:
+    """Return the modules that import what they may not, each with all of it."""
+    return {name: sorted(wrong) for name, wrong in found.items() if wrong}
 
 
-@pytest.mark.parametrize("path", [path for path in SOURCES if room_of(name_of(path))], ids=name_of)
-def test_rooms_import_those_before_them(path: Path) -> None:
-    name = name_of(path)
+def test_there_is_something_to_check() -> None:
+    assert len(SOURCES) > 20
+    assert touched("server.engine_client.engine_process", "engine.api")
+    assert ours("server.cli") >= {"server.config", "engine.weights.command"}
+
+
+def foreign(name: str) -> set[str]:
+    """Return the modules of other packages that a module may not import."""
+    match name.split(".")[0]:
+        case "server":
+            weights = WEIGHTS_FACES | {"engine.weights"} if name in WEIGHTS_USERS else set()
+            return {one for one in ours(name) if one.startswith("engine")} - {"engine", "engine.api"} - weights
+        case "engine":
+            return {one for one in ours(name) if one.startswith("server")}
+        case _:
+            return {one for one in ours(name) if not one.startswith("codecs")}
+
+
+def test_imports_point_downwards() -> None:
+    assert offending({name: foreign(name) for name in MODULES}) == {}
+
+
+def test_every_module_is_in_a_room() -> None:
+    for package, rooms in ROOMS.items():
+        assert {room_of(name) for name in MODULES if name.startswith(f"{package}.")} == set(rooms)
+
+
+def upwards(name: str) -> set[str]:
+    """Return the modules that a module imports from later rooms."""
     package, room = name.split(".")[0], room_of(name)
-    if package in ROOMS:
-        later = set(ROOMS[package][ROOMS[package].index(room) + 1 :])
-        upwards = {one for one in ours(imports_of(path)) if one.startswith(f"{package}.") and room_of(one) in later}
-        assert not upwards, f"{name} imports {sorted(upwards)}"
+    if package not in ROOMS or not room:
+        return set()
+    later = ROOMS[package][ROOMS[package].index(room) + 1 :]
+    return {one for one in ours(name) if one.startswith(f"{package}.") and room_of(one) in later}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_torch_stays_in_the_engine(path: Path) -> None:
-    name = name_of(path)
-    if not name.startswith("engine") or name.startswith("engine.api"):
-        assert not touches(imports_of(path), "torch", "triton", "torchaudio")
+def test_rooms_import_those_before_them() -> None:
+    assert offending({name: upwards(name) for name in MODULES}) == {}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_asyncio_stays_where_there_is_io(path: Path) -> None:
-    if name_of(path) not in ASYNC:
-        assert not touches(imports_of(path), "asyncio", "uvloop")
+def test_torch_stays_in_the_engine() -> None:
+    outside = [name for name in MODULES if not name.startswith("engine") or name.startswith("engine.api")]
+    assert offending({name: touched(name, "torch", "triton", "torchaudio") for name in outside}) == {}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_pure_modules_have_no_clock_no_chance_and_no_log(path: Path) -> None:
-    name = name_of(path)
-    if name in PURE or name.startswith(PURE_PREFIXES):
-        assert not touches(imports_of(path), *IMPURITIES)
+def test_asyncio_stays_where_there_is_io() -> None:
+    assert offending({name: touched(name, "asyncio", "uvloop") for name in MODULES.keys() - ASYNC}) == {}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_every_module_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+def test_pure_modules_have_no_clock_no_chance_and_no_log() -> None:
+    pure = [name for name in MODULES if name in PURE or name.startswith(PURE_PREFIXES)]
+    assert offending({name: touched(name, *IMPURITIES) for name in pure}) == {}
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert [name for name in MODULES if not facts_of(name).documented] == []
 
 
 def test_a_public_class_name_means_one_thing() -> None:
     defined: dict[str, list[str]] = {}
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                defined.setdefault(node.name, []).append(name_of(path))
+    for name in MODULES:
+        for one in facts_of(name).public_classes:
+            defined.setdefault(one, []).append(name)
     assert {name: places for name, places in defined.items() if len(places) > 1} == {}
 
 
 def test_no_pickle_anywhere() -> None:
-    for path in SOURCES:
-        assert not touches(imports_of(path), "pickle", "dill", "cloudpickle", "shelve", "marshal", "torch.load"), path
+    pickles = ("pickle", "dill", "cloudpickle", "shelve", "marshal", "torch.load")
+    assert offending({name: touched(name, *pickles) for name in MODULES}) == {}
