@@ -3,9 +3,9 @@
 packages ──▶ programs ──▶ asterisk ──▶ soft_phone ──▶ ring (`make phone`)
              call_sound ──▶ relay ──────┘
 
-`packages` fetches both programs, `Exchange` runs Asterisk, `Phone` runs baresip. SIP and RTP are real on both sides of
-Asterisk. Between the phone and the exchange lies a relay in this process. It is the phone's microphone, so a test can
-speak at a moment of its choice, and it writes down every packet of sound with its time.
+`packages` fetches both programs, `TelephoneExchange` runs Asterisk, `Phone` runs baresip. SIP and RTP are real on both
+sides of Asterisk. Between the phone and the exchange lies a relay in this process. It is the phone's microphone, so a
+test can speak at a moment of its choice, and it writes down every packet of sound with its time.
 
 The clock of all times here is `time.monotonic()`, in seconds:
 

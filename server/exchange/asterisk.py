@@ -40,7 +40,7 @@ DIRECTORIES = {
 }  # fmt: skip
 
 
-class Exchange:
+class TelephoneExchange:
     """Asterisk in a process of its own, as long as the context lasts. It keeps all its files in one temporary folder.
 
     `websocket` is the address of voxlane's telephone route, `token` its key (VOXLANE_PHONE_KEY). Asterisk sends the key

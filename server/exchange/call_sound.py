@@ -26,7 +26,7 @@ LOUD = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class CallSound:
     """Sound of one direction of a call: `samples` begin at `start`. Nothing arrived where there is silence."""
 
     start: float
@@ -68,7 +68,7 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
-class Packet:
+class SoundPacket:
     """Sound of one RTP packet. `moment` is when its first sample is spoken or played."""
 
     moment: float
@@ -76,7 +76,7 @@ class Packet:
     samples: Floats
 
 
-def timeline(packets: Sequence[Packet], start: float, end: float, rate: int) -> Recording:
+def timeline(packets: Sequence[SoundPacket], start: float, end: float, rate: int) -> CallSound:
     """Return packets as one recording from `start` to `end`.
 
     Packets whose RTP timestamps follow each other lie side by side, as a phone plays them. The first packet of a
@@ -92,7 +92,7 @@ def timeline(packets: Sequence[Packet], start: float, end: float, rate: int) -> 
         samples[max(0, first) : max(0, first) + len(piece)] = piece
         expected = packet.timestamp + 160  # both codes count 8,000 a second
         place += len(packet.samples) / rate
-    return Recording(start, rate, samples)
+    return CallSound(start, rate, samples)
 
 
 class _Coder(Protocol):
@@ -136,7 +136,7 @@ G722 = PhoneCode("G722/16000", 9, 16_000, _Wideband)
 
 
 @dataclass(slots=True)
-class Utterance:
+class SpokenSound:
     """Sound that was given to the microphone."""
 
     frames: deque[Floats]

@@ -15,7 +15,7 @@ from typing import Self
 
 import numpy as np
 
-from voxlane.server.exchange.call_sound import FRAME_S, Floats, Packet, PhoneCode, Utterance
+from voxlane.server.exchange.call_sound import FRAME_S, Floats, PhoneCode, SoundPacket, SpokenSound
 from voxlane.server.exchange.errors import ExchangeError
 
 
@@ -29,9 +29,9 @@ class CallRelay:
     def __init__(self, exchange: tuple[str, int], code: PhoneCode, loss: float = 0.0, seed: int = 0) -> None:
         self.code = code
         self.changed = threading.Condition()
-        self.spoken: list[Packet] = []
-        self.heard: list[Packet] = []
-        self._speaking: deque[Utterance] = deque()
+        self.spoken: list[SoundPacket] = []
+        self.heard: list[SoundPacket] = []
+        self._speaking: deque[SpokenSound] = deque()
         self._coder = code.coder()
         self._loss, self._random = loss, random.Random(seed)
         self._exchange = exchange
@@ -58,11 +58,11 @@ class CallRelay:
         for each in (self._sip, *self._media[0], *self._media[1], self._wake, self._stop):
             each.close()
 
-    def say(self, samples: Floats) -> Utterance:
+    def say(self, samples: Floats) -> SpokenSound:
         """Queue sound at the code's rate behind what is being spoken."""
         width = round(self.code.rate * FRAME_S)
         padded = np.concatenate((samples, np.zeros(-len(samples) % width, dtype=np.float32)))
-        utterance = Utterance(deque(padded.reshape(-1, width)))
+        utterance = SpokenSound(deque(padded.reshape(-1, width)))
         with self.changed:
             self._speaking.append(utterance)
         return utterance
@@ -149,13 +149,13 @@ class CallRelay:
                 utterance.ended = begin + FRAME_S
                 if not utterance.frames:
                     self._speaking.popleft().over.set()
-            self.spoken.append(Packet(begin, struct.unpack_from("!I", data, 4)[0], samples))
+            self.spoken.append(SoundPacket(begin, struct.unpack_from("!I", data, 4)[0], samples))
         return data[:header] + self._coder.encode(samples)
 
     def _hear(self, data: bytes, arrived: float) -> None:
         samples = self._coder.decode(data[12 + 4 * (data[0] & 0x0F) :])
         with self.changed:
-            self.heard.append(Packet(arrived, struct.unpack_from("!I", data, 4)[0], samples))
+            self.heard.append(SoundPacket(arrived, struct.unpack_from("!I", data, 4)[0], samples))
             self.changed.notify_all()
 
 

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 
 from voxlane.codecs.wav import decode_wav
-from voxlane.server.exchange.asterisk import ECHO, MULAW, SLIN16, SLIN24, Exchange
-from voxlane.server.exchange.call_sound import G722, PCMU, Floats, PhoneCode, Recording
+from voxlane.server.exchange.asterisk import ECHO, MULAW, SLIN16, SLIN24, TelephoneExchange
+from voxlane.server.exchange.call_sound import G722, PCMU, CallSound, Floats, PhoneCode
 from voxlane.server.exchange.errors import CallRefused, CallSilent, ExchangeError
 from voxlane.server.exchange.packages import Say
 from voxlane.server.exchange.programs import bundled
@@ -50,7 +50,7 @@ def ring(
     scheme = "wss" if parts.scheme in ("https", "wss") else "ws"
     path = parts.path if parts.path.strip("/") else "/v1/phone"
     url = urlunsplit((scheme, parts.netloc, path, parts.query, ""))
-    with Exchange(url, token=token, address=address) as exchange:
+    with TelephoneExchange(url, token=token, address=address) as exchange:
         if stay or glob.glob(MICROPHONES):
             _stay(exchange, say)
         else:
@@ -61,7 +61,7 @@ def ring(
                 say(f"the phone has heard: {text}")
 
 
-def _stay(exchange: Exchange, say: Say) -> None:
+def _stay(exchange: TelephoneExchange, say: Say) -> None:
     """Let a person ring, with baresip here where there is a microphone, until Ctrl-C or baresip's end."""
     say(f"SIP phones can ring {exchange.host}:{exchange.port} as user {exchange.user}, password {exchange.password}")
     say(f"numbers: {MULAW} narrowband, {SLIN16} and {SLIN24} wideband, {ECHO} echo; Ctrl-C ends")
@@ -75,7 +75,7 @@ def _stay(exchange: Exchange, say: Say) -> None:
             exchange.process.wait()
 
 
-def _terminal_phone(exchange: Exchange, folder: Path, sound: str = "alsa") -> list[str]:
+def _terminal_phone(exchange: TelephoneExchange, folder: Path, sound: str = "alsa") -> list[str]:
     """Return the command of a baresip that uses the machine's sound device and the terminal's keys."""
     parts = [f"module {name}.so" for name in ("stdio", "g711", "g722", sound)]
     device = [f"audio_{use} {sound},default" for use in ("source", "player", "alert")]
@@ -100,7 +100,7 @@ def _spoken_question(base: str, api_key: str) -> tuple[Floats, int]:
     return decode_wav(answer.content)
 
 
-def _transcript(base: str, api_key: str, recording: Recording) -> str:
+def _transcript(base: str, api_key: str, recording: CallSound) -> str:
     """Return the words of a recording, as the server hears them; "" if it cannot."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     files = {"file": ("reply.wav", recording.wav())}
@@ -112,7 +112,7 @@ def _transcript(base: str, api_key: str, recording: Recording) -> str:
     return text
 
 
-def _ask(exchange: Exchange, sound: tuple[Floats, int], code: PhoneCode, path: Path, say: Say) -> Recording:
+def _ask(exchange: TelephoneExchange, sound: tuple[Floats, int], code: PhoneCode, path: Path, say: Say) -> CallSound:
     """Ring, wait for a greeting to end, ask, wait for the reply to end, and hang up. Return the reply."""
     with Phone(exchange, code=code) as phone:
         answered = phone.dial(MULAW if code is PCMU else SLIN16)
@@ -128,7 +128,7 @@ def _ask(exchange: Exchange, sound: tuple[Floats, int], code: PhoneCode, path: P
             if phone.closed is None:
                 phone.hang_up()
             heard = phone.heard()
-            return Recording(begun, heard.rate, heard.between(begun, heard.start + len(heard.samples) / heard.rate))
+            return CallSound(begun, heard.rate, heard.between(begun, heard.start + len(heard.samples) / heard.rate))
         finally:
             phone.save(path)
             say(f"the call is in {path}: the caller on the left, the server on the right")

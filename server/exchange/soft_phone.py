@@ -21,8 +21,17 @@ from numpy.typing import ArrayLike
 
 from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import encode_wav
-from voxlane.server.exchange.asterisk import Exchange
-from voxlane.server.exchange.call_sound import FRAME_S, LOUD, PCMU, Packet, PhoneCode, Recording, Utterance, timeline
+from voxlane.server.exchange.asterisk import TelephoneExchange
+from voxlane.server.exchange.call_sound import (
+    FRAME_S,
+    LOUD,
+    PCMU,
+    CallSound,
+    PhoneCode,
+    SoundPacket,
+    SpokenSound,
+    timeline,
+)
 from voxlane.server.exchange.errors import CallRefused, CallSilent, ExchangeError
 from voxlane.server.exchange.programs import ANSWER_S, START_S, bundled, free_ports, last_line, running
 from voxlane.server.exchange.relay import CallRelay, port_of
@@ -53,7 +62,7 @@ class Phone:
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: TelephoneExchange,
         *,
         caller: str = CALLER,
         code: PhoneCode = PCMU,
@@ -120,7 +129,7 @@ class Phone:
             self._command("sndcode", key)
             time.sleep(0.3)
 
-    def say(self, samples: ArrayLike, rate: int) -> Utterance:
+    def say(self, samples: ArrayLike, rate: int) -> SpokenSound:
         """Speak into the microphone from the next packet on, or after what is being spoken."""
         sound = np.asarray(samples, dtype=np.float32)
         code = self._relay.code
@@ -130,11 +139,11 @@ class Phone:
         """Stop speaking."""
         self._relay.hush()
 
-    def heard(self) -> Recording:
+    def heard(self) -> CallSound:
         """Return what the loudspeaker has played, from the start of the call until now or the call's end."""
         return self._recording(self._relay.heard)
 
-    def spoken(self) -> Recording:
+    def spoken(self) -> CallSound:
         """Return what the microphone has taken, from the start of the call until now or the call's end."""
         return self._recording(self._relay.spoken)
 
@@ -183,7 +192,7 @@ class Phone:
         """Return baresip's own messages."""
         return self._output.read_text(errors="replace")
 
-    def _recording(self, packets: list[Packet]) -> Recording:
+    def _recording(self, packets: list[SoundPacket]) -> CallSound:
         assert self.established is not None, "there was no call"
         with self._relay.changed:
             packets = [packet for packet in packets if packet.moment >= self.established - FRAME_S]

@@ -24,7 +24,7 @@ from voxlane.server.config import PhoneConfig, PhoneKeys
 from voxlane.server.conversation.client_events import ConfigureSession, Say
 from voxlane.server.conversation.server_events import ToolCalled
 from voxlane.server.engine_client.engine_process import ENGINE_COMMAND
-from voxlane.server.exchange.asterisk import AUDIOSOCKET, ECHO, MULAW, SLIN16, Exchange
+from voxlane.server.exchange.asterisk import AUDIOSOCKET, ECHO, MULAW, SLIN16, TelephoneExchange
 from voxlane.server.exchange.errors import ExchangeError
 from voxlane.server.exchange.packages import installed
 from voxlane.server.exchange.soft_phone import Phone
@@ -102,7 +102,7 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def line() -> Iterator[tuple[House, Exchange]]:
+def line() -> Iterator[tuple[House, TelephoneExchange]]:
     """A server with the real engine, and an exchange that knows it."""
     try:
         installed()
@@ -130,14 +130,14 @@ def line() -> Iterator[tuple[House, Exchange]]:
         )
         url = house.running.url.replace("http", "ws", 1) + "/v1/phone"
         try:
-            exchange = stack.enter_context(Exchange(url, token=KEY, audiosocket=("127.0.0.1", port)))
+            exchange = stack.enter_context(TelephoneExchange(url, token=KEY, audiosocket=("127.0.0.1", port)))
         except ExchangeError as error:
             pytest.skip(str(error))
         yield house, exchange
 
 
 @pytest.fixture
-def call(line: tuple[House, Exchange]) -> Iterator[tuple[House, Phone]]:
+def call(line: tuple[House, TelephoneExchange]) -> Iterator[tuple[House, Phone]]:
     """A phone that has not dialled; after the test nothing of its call is left."""
     house, exchange = line
     with Phone(exchange) as phone:
@@ -254,7 +254,7 @@ def test_keys_arrive_and_interrupt(call: tuple[House, Phone]) -> None:
 
 
 @pytest.mark.parametrize("number", [MULAW, AUDIOSOCKET], ids=["ulaw", "audiosocket"])
-def test_either_side_can_hang_up(call: tuple[House, Phone], line: tuple[House, Exchange], number: str) -> None:
+def test_either_side_can_hang_up(call: tuple[House, Phone], line: tuple[House, TelephoneExchange], number: str) -> None:
     house, phone = call
     begin(house, phone, number)
     phone.hang_up()

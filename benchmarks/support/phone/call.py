@@ -31,7 +31,7 @@ from support.figures import percentile
 from support.phone.line_tap import LineTap
 
 from voxlane.codecs.g711 import decode_mulaw
-from voxlane.server.exchange.asterisk import MULAW, Exchange
+from voxlane.server.exchange.asterisk import MULAW, TelephoneExchange
 from voxlane.server.exchange.errors import CallRefused, CallSilent, ExchangeError
 from voxlane.server.exchange.packages import installed
 from voxlane.server.exchange.soft_phone import Phone
@@ -134,7 +134,7 @@ async def _interrupt(url: str, clip: Clip, delay_s: float, side: Side) -> None:
 
 
 @contextlib.contextmanager
-def _ringing(exchange: Exchange) -> Iterator[Phone]:
+def _ringing(exchange: TelephoneExchange) -> Iterator[Phone]:
     with Phone(exchange) as phone:
         phone.dial(MULAW)
         yield phone
@@ -142,7 +142,7 @@ def _ringing(exchange: Exchange) -> Iterator[Phone]:
             phone.hang_up()
 
 
-def _ask_by_phone(exchange: Exchange, clip: Clip, side: Side) -> None:
+def _ask_by_phone(exchange: TelephoneExchange, clip: Clip, side: Side) -> None:
     with _ringing(exchange) as phone:
         time.sleep(SETTLES_S)
         began, _ = phone.say(clip / 32768, RATE).wait()
@@ -154,7 +154,7 @@ def _ask_by_phone(exchange: Exchange, clip: Clip, side: Side) -> None:
             print(f"  {error}", file=sys.stderr)
 
 
-def _interrupt_by_phone(exchange: Exchange, tap: LineTap, clip: Clip, delay_s: float, side: Side) -> None:
+def _interrupt_by_phone(exchange: TelephoneExchange, tap: LineTap, clip: Clip, delay_s: float, side: Side) -> None:
     with _ringing(exchange) as phone:
         phone.wait_for_sound(timeout_s=ANSWER_S)
         time.sleep(delay_s)
@@ -230,8 +230,8 @@ def _served(folder: Path, greeting: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _connected(url: str) -> Iterator[tuple[Exchange, LineTap]]:
-    with LineTap(url) as tap, Exchange(f"{tap.url.replace('http', 'ws', 1)}/v1/phone") as exchange:
+def _connected(url: str) -> Iterator[tuple[TelephoneExchange, LineTap]]:
+    with LineTap(url) as tap, TelephoneExchange(f"{tap.url.replace('http', 'ws', 1)}/v1/phone") as exchange:
         yield exchange, tap
 
 
