@@ -82,9 +82,10 @@ def test_what_is_before_a_call_is_what_the_server_sends() -> None:
 @pytest.mark.weights
 def test_no_token_is_taught_whose_row_was_never_trained() -> None:
     """All rows that were never trained are alike, so a model cannot prefer one of their tokens."""
-    rows = open_weights(store.resolve(partner_tune.MODEL)).tensor("lm_head.weight").float()
-    call = tokenizer().token_id("<tool_call>")
-    untrained = {int(token) for token in ((rows - rows[call]).abs().amax(1) < 1e-3).nonzero()}
+    rows = open_weights(store.resolve(partner_tune.MODEL)).tensor("lm_head.weight")
+    call = rows[tokenizer().token_id("<tool_call>")].float()
+    alike = ((rows[:, :16].float() - call[:16]).abs().amax(1) < 1e-3).nonzero().flatten()  # in part, to save memory
+    untrained = set(alike[(rows[alike].float() - call).abs().amax(1) < 1e-3].tolist())
     assert len(untrained) > 2000
     dialogues = [*read("tools.jsonl")[::20], *read("plain_tools.jsonl")[::20], *read("long.jsonl")[::20]]
     samples = [
