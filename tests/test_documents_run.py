@@ -58,6 +58,7 @@ async def test_the_python(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_configurations_are_understood(tmp_path: Path) -> None:
     texts = list(configurations())
     assert len(texts) > 10
-    for _, text in texts:
-        (tmp_path / "voxlane.toml").write_text(text, encoding="utf-8")
-        configuration.load(tmp_path / "voxlane.toml")
+    for page, text in texts:
+        file = tmp_path / page  # an error names it
+        file.write_text(text, encoding="utf-8")
+        configuration.load(file)

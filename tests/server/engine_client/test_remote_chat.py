@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -80,7 +78,7 @@ async def test_our_engine_dies_while_another_thinks(serving: Any) -> None:
         peer = await Peer.open(running.url, {})
         await peer.send("text", "wait for ever")
         await peer.until("reply_text")
-        os.kill(running.service.engine.pid, signal.SIGKILL)
+        running.kill_engine()
         assert (await peer.until("turn_done"))[3] == "failed"
         await eventually(lambda: not other.service.engine.open_streams)
         await peer.send("text", "history")
