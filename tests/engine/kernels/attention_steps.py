@@ -12,7 +12,7 @@ from voxlane.engine.kernels.attention.paged_triton import paged_attention_triton
 from voxlane.engine.kernels.attention.pages import Layout, Pages, new_arrivals
 from voxlane.engine.kernels.attention.triton_tuning import AttentionTuning
 
-from .batches import Shape, layout, new_pages, tables
+from .batches import Shape, filled, layout
 
 F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
 TOLERANCES = {F32: 1e-6, F16: 1e-3, BF16: 8e-3}
@@ -26,22 +26,6 @@ MANY = replace(PREFILL, programs=12, rows=16, split_queries=12)
 
 ROWS = [(0, 40), (69, 1), (37, 30), (0, 1), (31, 2), (5, 0)]
 SMALL = Shape(3, 1, 16, 16)
-
-
-def filled(shape: Shape, kind: torch.dtype, lengths: list[int], random: torch.Generator) -> tuple[Tensor, Pages]:
-    """Return a block table and pages whose first `lengths` positions hold random vectors; the rest stays poisoned."""
-    table, blocks = tables(lengths, shape.block_tokens, random)
-    pages = new_pages(shape, blocks, kind)
-    for row, length in enumerate(lengths):
-        at = torch.arange(length)
-        where = (table[row, at // shape.block_tokens].long(), slice(None), at % shape.block_tokens)
-        for page, scale in ((pages.k, pages.k_scale), (pages.v, pages.v_scale)):
-            vectors = torch.randn((length, shape.kv_heads, shape.head_dim), generator=random)
-            if scale is not None:
-                vectors = vectors.mul(40).clamp(-127, 127)
-                scale[where] = torch.rand((length, shape.kv_heads), generator=random).mul(0.05).to(BF16)
-            page[where] = vectors.to(kind)
-    return table, pages
 
 
 def step(

@@ -50,6 +50,22 @@ def tables(lengths: list[int], block_tokens: int, random: torch.Generator) -> tu
     return table, sum(counts) + 1
 
 
+def filled(shape: Shape, kind: torch.dtype, lengths: list[int], random: torch.Generator) -> tuple[Tensor, Pages]:
+    """Return a block table and pages whose first `lengths` positions hold random vectors; the rest stays poisoned."""
+    table, blocks = tables(lengths, shape.block_tokens, random)
+    pages = new_pages(shape, blocks, kind)
+    for row, length in enumerate(lengths):
+        at = torch.arange(length)
+        where = (table[row, at // shape.block_tokens].long(), slice(None), at % shape.block_tokens)
+        for page, scale in ((pages.k, pages.k_scale), (pages.v, pages.v_scale)):
+            vectors = torch.randn((length, shape.kv_heads, shape.head_dim), generator=random)
+            if scale is not None:
+                vectors = vectors.mul(40).clamp(-127, 127)
+                scale[where] = torch.rand((length, shape.kv_heads), generator=random).mul(0.05).to(torch.bfloat16)
+            page[where] = vectors.to(kind)
+    return table, pages
+
+
 def layout(rows: list[tuple[int, int]], table: Tensor, block_tokens: int) -> Layout:
     """Return the layout of a step in which row r runs positions start : start + count, for rows = [(start, count)]."""
     positions = [start + n for start, count in rows for n in range(count)]

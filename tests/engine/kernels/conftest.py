@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from examples import sweep
 
 from voxlane.engine.kernels import native
 
@@ -22,7 +23,7 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
-@pytest.fixture(params=[1, 2, 3])
+@pytest.fixture(params=sweep([3, 1, 2]))
 def threads(request: pytest.FixtureRequest, library: ctypes.CDLL) -> Iterator[int]:
     """Run the test with so many native threads."""
     library.vox_set_threads(request.param)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from examples import sweep
 from torch import Tensor
 
 from voxlane.engine.kernels.linear import experts_triton
@@ -41,7 +42,7 @@ def slow(x: Tensor, gate: Tensor, down: Tensor, chosen: Tensor, shares: Tensor) 
     return out.flatten(0, 1)
 
 
-@pytest.mark.parametrize("tokens", [1, 5, 64, 200])
+@pytest.mark.parametrize("tokens", sweep([5, 1, 64, 200]))
 @pytest.mark.parametrize("product", [expert_linear_ref, experts_triton.expert_linear], ids=["reference", "triton"])
 def test_both_products_are_those_of_single_pairs(tokens: int, product: Product, random: torch.Generator) -> None:
     """200 tokens have more than 16 pairs an expert: the kernel's other tile."""

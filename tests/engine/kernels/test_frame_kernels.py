@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from examples import sweep
 from torch import Tensor
 
 from voxlane.engine.kernels.attention import ring_triton as rings
@@ -27,7 +28,7 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("normed", [True, False])
+@pytest.mark.parametrize("normed", sweep([True, False]))
 def test_short_attention(normed: bool) -> None:
     """Two tokens a row, then one by one; a block's unwritten places are NaN."""
     heads, kv_heads, dim, rows = 4, 2, 12, 3
@@ -68,8 +69,8 @@ def _packet(seed: int) -> Tensor:
     return torch.tensor(rows, dtype=torch.int32)
 
 
-@pytest.mark.parametrize("ruled", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("ruled", sweep([True, False]))
+@pytest.mark.parametrize("seed", sweep([3, 2, 1, 0], here=2))
 def test_a_code_is_chosen_as_sampling_chooses(ruled: bool, seed: int) -> None:
     """Flat logits and steep ones, equal ones, one that is no number; with the rules of a first code, and without."""
     logits = torch.randn(len(SAMPLINGS), VOCABULARY) * (0.1, 1.0, 4.0, 1.0)[seed]
@@ -98,7 +99,7 @@ def test_a_choice_for_other_rows_is_refused() -> None:
         choose_code(torch.zeros(5, VOCABULARY), packet, packet[:, 0].long(), None, torch.zeros(5, 3), torch.zeros(9, 4))
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "window"), [(2, 2, 250), (4, 2, 121)])
+@pytest.mark.parametrize(("heads", "kv_heads", "window"), sweep([(4, 2, 121), (2, 2, 250)]))
 def test_ring_attention_over_a_window_as_long_as_mimis(heads: int, kv_heads: int, window: int) -> None:
     """Rings that are walked in tiles: a full one that wraps around within the call, one that begins, an empty one."""
     dim, frames = 32, 16
@@ -115,7 +116,7 @@ def test_ring_attention_over_a_window_as_long_as_mimis(heads: int, kv_heads: int
     )
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2)])
+@pytest.mark.parametrize(("heads", "kv_heads"), sweep([(4, 2), (2, 2)]))
 def test_ring_attention(heads: int, kv_heads: int) -> None:
     """Rings that fill up, wrap around and are longer than the window; two streams at different positions."""
     dim, window, most = 16, 5, 3

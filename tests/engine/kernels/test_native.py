@@ -162,6 +162,7 @@ assert torch.equal(linear(x, weight), before)
 """
 
 
+@pytest.mark.soak
 def test_a_forked_child_has_threads_of_its_own(library: ctypes.CDLL) -> None:
     done = subprocess.run([sys.executable, "-c", FORK], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

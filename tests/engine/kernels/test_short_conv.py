@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from examples import sweep
 from torch import Tensor
 
 from voxlane.engine.kernels.attention.pages import Layout, StatePages
@@ -62,7 +63,8 @@ def triton(bcx: Tensor, weight: Tensor, bias: Tensor | None, place: Layout, page
     )
 
 
-sizes = pytest.mark.parametrize(("taps", "slots"), [(2, 1), (3, 2), (3, 4), (4, 3), (6, 4)])
+SIZES = [(2, 1), (3, 4), (4, 3), (6, 4)]
+sizes = pytest.mark.parametrize(("taps", "slots"), SIZES)
 
 
 @sizes
@@ -118,8 +120,8 @@ def test_bits_depend_neither_on_threads_nor_on_cuts(
         assert torch.equal(kept, whole[1])
 
 
-@sizes
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", sweep([torch.float32, torch.bfloat16]))
+@pytest.mark.parametrize(("taps", "slots"), sweep([(3, 2), *SIZES]))
 def test_triton_is_the_reference(taps: int, slots: int, dtype: torch.dtype, random: torch.Generator) -> None:
     case = Case(taps, slots, random)
     case.inputs = case.inputs.to(dtype)

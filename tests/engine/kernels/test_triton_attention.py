@@ -21,8 +21,8 @@ from voxlane.engine.kernels.attention.pages import Layout, Pages, new_arrivals
 from voxlane.engine.kernels.attention.triton_prefill import cuts_of, work_of
 from voxlane.engine.kernels.attention.triton_tuning import AttentionTuning, hopper_tuning
 
-from .attention_steps import BF16, DECODE, EVEN, F16, F32, INT8, MANY, PREFILL, SMALL, check, filled, run, step
-from .batches import Shape, layout
+from .attention_steps import BF16, DECODE, EVEN, F16, F32, INT8, MANY, PREFILL, SMALL, check, run, step
+from .batches import Shape, filled, layout
 
 # The interpreter computes in numpy, which warns where a GPU gives an infinity or a NaN and goes on.
 pytestmark = [

@@ -11,8 +11,8 @@ from torch import Tensor
 from voxlane.engine.kernels.attention.pages import Layout
 from voxlane.engine.kernels.attention.triton_tuning import AttentionTuning, decode_tuning
 
-from .attention_steps import BF16, DECODE, EVEN, F16, INT8, SMALL, check, filled, run, step
-from .batches import Shape
+from .attention_steps import BF16, DECODE, EVEN, F16, INT8, SMALL, check, run, step
+from .batches import Shape, filled
 
 # The interpreter computes in numpy, which warns where a GPU gives an infinity or a NaN and goes on.
 pytestmark = [
