@@ -60,7 +60,7 @@ check: $(TESTED) types ## formatting, lint and types
 types: $(TESTED)
 	@mkdir -p build/types/voxlane
 	@for part in server engine codecs; do ln -sfn ../../../$$part build/types/voxlane/$$part; done
-	@cd build/types && MYPYPATH=../../benchmarks:../../tests/support ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/voxlane/types --namespace-packages --explicit-package-bases -p voxlane -p support $(SCRIPTS:%=-m %)
+	@cd build/types && MYPYPATH="../../benchmarks$$(printf ':%s' ../../tests/support ../../tests/support/*/)" ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/voxlane/types --namespace-packages --explicit-package-bases -p voxlane -p support $(SCRIPTS:%=-m %)
 
 format: $(TESTED) ## format the code and fix what lint can fix
 	@$(BIN)/ruff format .

@@ -23,7 +23,7 @@ import uvloop
 from support.command_line import REPOSITORY, command_line
 from support.common import machine, spread
 
-sys.path.append(str(REPOSITORY / "tests" / "support"))
+sys.path += [str(REPOSITORY / "tests/support"), str(REPOSITORY / "tests/support/cells")]
 
 from lasting_talk import MessageCount, ServerProcess, Talker
 

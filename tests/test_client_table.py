@@ -11,7 +11,7 @@ CLIENTS_FOLDER = Path(__file__).parent / "clients"
 
 def test_the_document_has_the_table() -> None:
     _, table, _ = split(DOCUMENT.read_text())
-    assert table == "".join(rows()), "run: python tests/support/client_table.py"
+    assert table == "".join(rows()), "run: python tests/support/clients/client_table.py"
 
 
 def test_every_row_names_what_exists() -> None:

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support/browser"))
 
 from chromium import Visitor, browser, script
 from playwright.sync_api import Playwright, sync_playwright

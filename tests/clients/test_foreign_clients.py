@@ -165,7 +165,9 @@ class Runs:
 def environment() -> dict[str, str]:
     """Return what a script finds in its environment."""
     path = os.pathsep.join([str(NODE), os.environ["PATH"]])
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(HERE.parent / "support"), "LOGURU_LEVEL": "WARNING"}
+    support = HERE.parent / "support"
+    modules = os.pathsep.join(map(str, (support, support / "clients")))
+    return {**os.environ, "PATH": path, "PYTHONPATH": modules, "LOGURU_LEVEL": "WARNING"}
 
 
 def need(environment: str) -> None:

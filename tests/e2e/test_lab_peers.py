@@ -34,7 +34,7 @@ pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = ROOT / ".venv-clients"
-SCRIPT = ROOT / "tests" / "support" / "lab_peer_callback.py"
+SCRIPT = ROOT / "tests" / "support/lab/lab_peer_callback.py"
 HOTATO = "hotato==1.20.0"
 CALLBACK = "callback-voice==0.1.2"
 CALLBACK_NEEDS = (

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support/fuzz"))
 
 from examples import seed_of_today
 from fuzz_parsers import TARGETS

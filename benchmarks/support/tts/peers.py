@@ -4,7 +4,7 @@
 
 Each has a folder that only its process sees: qwen-tts with the transformers it pins (4.57.3), faster-qwen3-tts with its
 qwen-tts-hf. They are unchanged; stand-ins replace their packages for audio files, which are not used here
-(tests/support/qwen_tts_peer_imports.py). Both speak as ours does: bfloat16, scaled dot-product attention, the
+(tests/support/models/qwen_tts_peer_imports.py). Both speak as ours does: bfloat16, scaled dot-product attention, the
 checkpoint's sampling, text read while speaking.
 
     first    milliseconds from the call until sound can be played; qwen-tts has none before the end
@@ -30,7 +30,7 @@ from typing import Any
 
 from support.command_line import BENCHMARKS, REPOSITORY, command_line
 
-SUPPORT = REPOSITORY / "tests" / "support"
+SUPPORT = REPOSITORY / "tests" / "support" / "models"
 PACKAGES = ("qwen-tts", "faster-qwen3-tts")
 TEXT = "The morning train is ten minutes late, so there is time for another cup of coffee."
 FRAME_S = 0.08

@@ -1,4 +1,4 @@
-// What the scripts of clients in Node share; tests/support/client_script.py says how a script is called.
+// What the scripts of clients in Node share; tests/support/clients/client_script.py says how a script is called.
 
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';

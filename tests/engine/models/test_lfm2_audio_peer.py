@@ -36,7 +36,7 @@ from voxlane.engine.weights.safetensors import SafetensorsDirectory
 PLACE = os.environ.get("VOXLANE_LIQUID_AUDIO", "")
 pytestmark = pytest.mark.skipif(not PLACE, reason="VOXLANE_LIQUID_AUDIO names no environment with liquid-audio")
 
-SCRIPT = Path(__file__).parents[2] / "support" / "liquid_audio_peer.py"
+SCRIPT = Path(__file__).parents[2] / "support/models/liquid_audio_peer.py"
 DEADLINE_SECONDS = 300
 TOLERANCE = 1e-5
 """Of rows whose numbers are about 0.2: four times what was measured."""

@@ -25,7 +25,7 @@ from voxlane.server.cluster.keeper import (
 )
 from voxlane.server.cluster.plan import ClusterPlan, specs_of
 
-PROGRAM = (sys.executable, str(Path(__file__).parents[2] / "support" / "small_cell.py"))
+PROGRAM = (sys.executable, str(Path(__file__).parents[2] / "support/cells/small_cell.py"))
 GONE_S = 20.0
 
 Keep = Callable[..., CellKeeper]

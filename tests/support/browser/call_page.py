@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 NODE = TESTS / "clients" / "node" / "node_modules"
 BUNDLE = NODE / "@openai" / "agents-realtime" / "dist" / "bundle" / "openai-realtime-agents.mjs"
 INSTALL = "make clients"

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-PEERS = Path(__file__).parents[2] / "build" / "peers"
+PEERS = Path(__file__).parents[3] / "build" / "peers"
 DEADLINE_SECONDS = 300
 """A script that takes longer than this hangs."""
 

@@ -26,7 +26,7 @@ from voxlane.server.cluster.keeper import ask_ready
 COMMAND_S = 180.0
 """Generous: a command fails by it only if it never ends."""
 
-PROGRAM = (sys.executable, str(Path(__file__).parent / "scripted_voxlane.py"))
+PROGRAM = (sys.executable, str(Path(__file__).parents[1] / "scripted_voxlane.py"))
 CELL_FILE = """\
 [server]
 drain_s = 60.0

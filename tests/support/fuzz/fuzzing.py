@@ -17,7 +17,7 @@ from pathlib import Path
 import coverage
 from fuzz_parsers import Target
 
-CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus"
+CORPUS = Path(__file__).parents[2] / "fuzz" / "corpus"
 MOST_BYTES = 4096
 BATCH = 2048
 EDGES = (0, 1, 0x7F, 0x80, 0xFE, 0xFF)

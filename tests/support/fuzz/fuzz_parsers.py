@@ -39,7 +39,7 @@ from voxlane.server.protocols.dialect import AudioFormat, BadMessage, Capabiliti
 from voxlane.server.protocols.openai_realtime import protocol as realtime
 from voxlane.server.protocols.phone import systems
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 SPLIT = b"\x1e"
 MOST_MESSAGES = 8
 CAPABILITIES = Capabilities("voxlane", "smol", "moonshine", "hibari", ("en",), ("one",), ("pcm16", "opus"))

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from voxlane.engine.audio import torchaudio_import as torchaudio_import  # before transformers, which imports torchaudio
 
-PROSE = Path(__file__).parents[1] / "data" / "prose.txt"
+PROSE = Path(__file__).parents[2] / "data" / "prose.txt"
 BEGIN, END, STOP = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"

@@ -16,7 +16,7 @@ from voxlane.engine.models.qwen3_tts.encoder import read_weights
 from voxlane.engine.models.qwen3_tts.encoder_config import EncoderConfig
 from voxlane.engine.models.qwen3_tts.speaker import SpeakerEncoder
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 from support import random_talkers
 

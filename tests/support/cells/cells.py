@@ -18,7 +18,7 @@ from house import ENGINE_COMMAND
 from machines import Machine
 from waiting import until
 
-FILE = Path(__file__).parents[2] / "docs" / "deploying" / "haproxy-cells.cfg"
+FILE = Path(__file__).parents[3] / "docs" / "deploying" / "haproxy-cells.cfg"
 PLACES = "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"
 WHOLE = "history_tokens=500_000"
 """Clients compare whole histories, also after a long talk."""

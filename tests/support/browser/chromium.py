@@ -22,7 +22,7 @@ from voice_server import RATE, Samples
 
 from voxlane.codecs.wav import encode_wav
 
-TAPS = Path(__file__).parent.parent / "browser"
+TAPS = Path(__file__).parents[2] / "browser"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = (
     "--no-sandbox",

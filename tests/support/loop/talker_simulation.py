@@ -34,7 +34,7 @@ from voxlane.engine.voices.prompt import VoicePrompt
 from voxlane.engine.voices.word_timing import WordTimer
 from voxlane.server.conversation.ledger import Ledger
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 from support import random_talkers
 

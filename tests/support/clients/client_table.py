@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 Api = Literal["Realtime", "HTTP"]
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "openai.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "openai.md"
 BEGIN, END = "<!-- table of clients -->\n", "<!-- end of the table -->\n"
 
 SCENARIOS = {
