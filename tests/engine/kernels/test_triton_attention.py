@@ -84,21 +84,6 @@ def test_cross_attention_sees_everything(kind: torch.dtype, random: torch.Genera
     assert (got[44:] == 0.0).all()  # and for one of many
 
 
-def test_decodes_of_a_padded_batch(random: torch.Generator) -> None:
-    """What a captured graph runs: one query a row, tables wider than needed, rows that are padding."""
-    rows = [(99, 1), (0, 1), (31, 1), (32, 1), (-1, 1)]
-    shape = Shape(2, 1, 32, 32)
-    table, pages = filled(shape, BF16, [100, 1, 32, 33, 0], random)
-    wide = torch.zeros((8, 20), dtype=torch.int32)
-    wide[:5, : table.shape[1]] = table
-    place = replace(layout(rows, wide[:5], 32), max_query=1)
-    q = torch.randn((5, 2, 32), generator=random).to(BF16)
-    got = run(q, pages, place)
-    check(got, q, pages, place, 0.25)
-    assert (got[4] == 0.0).all()
-    assert torch.equal(got, run(q, pages, replace(place, block_tables=wide[:5, : table.shape[1]])))
-
-
 @pytest.mark.parametrize(("kind", "window"), [(F32, 0), (BF16, 0), (INT8, 40)])
 def test_bits_of_a_decode_do_not_depend_on_its_batch(kind: torch.dtype, window: int, random: torch.Generator) -> None:
     """Alone, among prefills, or as one of several drafts: where pieces have a fixed length, the result is the same."""

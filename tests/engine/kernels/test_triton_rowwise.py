@@ -1,4 +1,4 @@
-"""Norms, gates, rope, few rows, block copies in Triton, interpreted on the CPU: against their references."""
+"""Norms, gates, rope, few rows, decodes, block copies in Triton, interpreted on the CPU: against their references."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from voxlane.engine.kernels.norm import rms_norm_triton as norms
 from voxlane.engine.kernels.sampling import decode_rows, sampling
 from voxlane.engine.kernels.sampling import decode_rows_triton as packets
 
-from .batches import Shape, clone, layout, new_pages, rotary, tables
+from . import attention_steps
+from .batches import Shape, clone, filled, layout, new_pages, rotary, tables
 
 # The interpreter computes in numpy, which warns where a GPU gives an infinity or a NaN and goes on.
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in .*:RuntimeWarning")
@@ -184,6 +185,22 @@ def test_attention_of_few_rows_is_the_usual_one(random: torch.Generator) -> None
     assert off(skinny.attend(q, pages, place, 0.2, 0), expected) <= TOLERANCES[F32]
     place.context_lengths[1] = 0
     assert not few.attend(q, pages, place, 0.2, 0)[1].any()
+
+
+@pytest.mark.usefixtures("interpreter")
+def test_decodes_of_a_padded_batch(random: torch.Generator) -> None:
+    """What a captured graph runs: one query a row, tables wider than needed, rows that are padding."""
+    rows = [(99, 1), (0, 1), (31, 1), (32, 1), (-1, 1)]
+    shape = Shape(2, 1, 32, 32)
+    table, pages = filled(shape, BF16, [100, 1, 32, 33, 0], random)
+    wide = torch.zeros((8, 20), dtype=torch.int32)
+    wide[:5, : table.shape[1]] = table
+    place = replace(layout(rows, wide[:5], 32), max_query=1)
+    q = torch.randn((5, 2, 32), generator=random).to(BF16)
+    got = attention_steps.run(q, pages, place)
+    attention_steps.check(got, q, pages, place, 0.25)
+    assert (got[4] == 0.0).all()
+    assert torch.equal(got, attention_steps.run(q, pages, replace(place, block_tables=wide[:5, : table.shape[1]])))
 
 
 def test_few_rows_refuse_what_does_not_fit() -> None:

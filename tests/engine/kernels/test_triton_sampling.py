@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from examples import sweep
 from torch import Tensor
 
 from voxlane.engine.api import SamplingParams
@@ -68,7 +69,7 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", sweep([F32, BF16]))
 def test_choices_are_the_references(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, random: torch.Generator
 ) -> None:
@@ -80,6 +81,7 @@ def test_choices_are_the_references(
     assert torch.allclose(logprobs, expected[1], rtol=0, atol=1e-4)
 
 
+@pytest.mark.soak
 def test_logits_far_from_zero_and_flat(monkeypatch: pytest.MonkeyPatch, random: torch.Generator) -> None:
     rules = [RULES[4], RULES[7], RULES[11]]
     steep = torch.randn((3, 150), generator=random) * 300 - 5000
@@ -89,6 +91,7 @@ def test_logits_far_from_zero_and_flat(monkeypatch: pytest.MonkeyPatch, random: 
         assert torch.equal(draw(logits, packet, monkeypatch)[0], sampling.sample_ref(logits, packet)[0])
 
 
+@pytest.mark.soak
 def test_a_draw_does_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch, random: torch.Generator) -> None:
     logits, packet = torch.randn((len(RULES), 100), generator=random), packet_of(RULES)
     together, logprobs = draw(logits, packet, monkeypatch)
@@ -97,6 +100,7 @@ def test_a_draw_does_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch, ra
         assert (alone[0][0], alone[1][0]) == (together[row], logprobs[row])
 
 
+@pytest.mark.soak
 def test_equal_logits_are_kept_together(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.zeros((8, 100))
     logits[:, [3, 77, 90]] = 5.0
@@ -106,6 +110,7 @@ def test_equal_logits_are_kept_together(monkeypatch: pytest.MonkeyPatch) -> None
     assert torch.equal(tokens, sampling.sample_ref(logits, packet)[0])
 
 
+@pytest.mark.soak
 def test_bad_rows_are_told_and_stay_alone(monkeypatch: pytest.MonkeyPatch, random: torch.Generator) -> None:
     logits = torch.randn((5, 150), generator=random)
     packet = packet_of([{"temperature": 1.0, "top_p": 0.9}] * 5)
@@ -135,6 +140,7 @@ def spoken(request: dict[str, Any], tokens: list[int]) -> Request:
     return made
 
 
+@pytest.mark.soak
 def test_penalties_follow_what_was_fed(monkeypatch: pytest.MonkeyPatch, random: torch.Generator) -> None:
     """Over five steps, one of them still in the prompt: the host's arithmetic on whole histories, to the same tokens.
 
