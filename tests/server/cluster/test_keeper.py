@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cell_process import wait_gone
+from examples import sweep
 from waiting import until
 
 from voxlane.server.cluster import keeper as keeping
@@ -119,10 +120,11 @@ def test_a_port_of_another_program_is_a_failed_start(
     assert keeper._failures >= 2  # so that the pauses grow
 
 
-ANSWERS = ["{}", "[]", "[1]", "null", "no JSON", '{"at": "cell1", "room": 1}', '{"at": "cell2", "room": {}}']
+NO_ROOM = ('{"at": "cell2", "room": {}}', '{"at": "cell1", "room": {"percent": "x"}}', '{"at": "cell1", "room": 1}')
+ANSWERS = (*NO_ROOM, "{}", "[]", "[1]", "null", "no JSON")
 
 
-@pytest.mark.parametrize("answer", [*ANSWERS, '{"at": "cell1", "room": {"percent": "x"}}'])
+@pytest.mark.parametrize("answer", sweep(ANSWERS, here=2))
 def test_only_the_cells_own_answer_makes_it_ready(keep: Keep, answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     ask = CellKeeper._ask

@@ -34,47 +34,32 @@ def code(engine_command: Sequence[str]) -> Callable[..., str]:
     return make
 
 
-def run(code: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", "import sys\n" + code], input=stdin, text=True, capture_output=True)
+def test_one_question_one_answer(command: Any) -> None:
+    assert command("chat", "hello you", "--model", "scripted") == (0, "hello you\n", "")
 
 
-def test_one_question_one_answer(code: Any) -> None:
-    done = run(code("hello you"))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "hello you\n", "")
+def test_a_piped_question_with_stats(command: Any) -> None:
+    _, out, err = command("chat", "--model", "scripted", "--stats", stdin="what is\nthis?")
+    assert out == "what is\nthis?\n"
+    assert err == "[3 tokens, first after 2 ms, 333.3 tokens/s, prompt 7 (3 cached)]\n"
+    _, _, err = command("chat", "lookup", "--model", "scripted", "--stats")
+    assert err.endswith("prompt 7 (3 cached), lookup 5 of 8 accepted]\n")
 
 
-def test_a_piped_question_with_stats(code: Any) -> None:
-    done = run(code(options="stats=True"), "what is\nthis?")
-    assert done.stdout == "what is\nthis?\n"
-    assert done.stderr == "[3 tokens, first after 2 ms, 333.3 tokens/s, prompt 7 (3 cached)]\n"
+def test_options_reach_the_engine(command: Any) -> None:
+    options = ("--temperature", "0", "--seed", "5", "--max-tokens", "9")
+    _, out, _ = command("chat", "sampling", "--model", "scripted", *options)
+    assert "temperature=0.0," in out
+    assert "seed=5" in out
+    assert "max_tokens=9" in out
+    assert "unset=('temperature', 'top_k'," in command("chat", "sampling", "--model", "scripted")[1]
 
 
-def test_options_reach_the_engine(code: Any) -> None:
-    done = run(code("sampling", "temperature=0, seed=5, max_tokens=9"))
-    assert "temperature=0.0," in done.stdout
-    assert "seed=5" in done.stdout
-    assert "max_tokens=9" in done.stdout
-    done = run(code("sampling"))
-    assert "unset=('temperature', 'top_k'," in done.stdout
-
-
-def test_stats_show_what_lookup_guessed(code: Any) -> None:
-    done = run(code("lookup", "stats=True"))
-    assert done.stderr.endswith("prompt 7 (3 cached), lookup 5 of 8 accepted]\n")
-
-
-@pytest.mark.parametrize("said", ["fail", "fail later"])
-def test_a_reply_that_fails_is_an_error(engine_command: Sequence[str], said: str) -> None:
-    code = (
-        "from voxlane.server import cli\n"
-        "from voxlane.server.engine_client import engine_process\n"
-        f"engine_process.ENGINE_COMMAND = {tuple(engine_command)!r}\n"
-        f"sys.exit(cli.main(['chat', {said!r}, '--model', 'scripted']))"
-    )
-    done = run(code)
-    assert done.returncode == 1
-    assert done.stderr == f"voxlane: {ModelFailed.text}\n"
-    assert "not finite" in done.stderr
+def test_a_reply_that_fails_is_an_error(command: Any) -> None:
+    for said in ("fail", "fail later"):
+        code, _, err = command("chat", said, "--model", "scripted")
+        assert (code, err) == (1, f"voxlane: {ModelFailed.text}\n")
+    assert "not finite" in ModelFailed.text
 
 
 @pytest.mark.parametrize(
@@ -161,38 +146,22 @@ def test_a_ctrl_c_in_between_is_nobodys(code: Any, terminal: Any) -> None:
     assert chat.exit_status() == 0
 
 
-def test_a_lost_engine_is_told_and_comes_back(code: Any, terminal: Any) -> None:
+def test_a_reply_that_cannot_be_is_told_and_the_conversation_goes_on(code: Any, terminal: Any) -> None:
     chat = terminal(code=code())
-    chat.until("> ")
-    chat.type("crash\r")
-    chat.until("The engine was lost")
-    chat.until("> ")
-    chat.type("size\r")
-    chat.until("\r\n4\r\n")  # the failed exchange is not in the history
-    chat.type("/quit\r")
-    assert chat.exit_status() == 0
-
-
-def test_a_refused_question_leaves_the_history_alone(code: Any, terminal: Any) -> None:
-    chat = terminal(code=code())
-    chat.until("> ")
-    chat.type("refuse too_long\r")
-    chat.until("does not fit the model's context. the prompt has 9 tokens.\r\n")
-    chat.until("/reset starts again")
-    chat.type("size\r")
-    chat.until("\r\n4\r\n")
-    chat.type("/quit\r")
-    assert chat.exit_status() == 0
-
-
-def test_a_failed_reply_is_told_and_the_conversation_goes_on(code: Any, terminal: Any) -> None:
-    chat = terminal(code=code())
-    chat.until("> ")
-    chat.type("fail later\r")
-    chat.until("one \r\nvoxlane: The model failed: its output is not finite")
-    chat.until("> ")
-    chat.type("size\r")
-    chat.until("\r\n4\r\n")  # the failed exchange is not in the history
+    for said, told in (
+        ("crash", ("The engine was lost",)),
+        ("refuse too_long", ("does not fit the model's context. the prompt has 9 tokens.\r\n", "/reset starts again")),
+        ("fail later", ("one \r\nvoxlane: The model failed: its output is not finite",)),
+    ):
+        chat.until("> ")
+        chat.type(f"{said}\r")
+        for line in told:
+            chat.until(line)
+        chat.until("> ")
+        chat.type("size\r")
+        chat.until("\r\n4\r\n")  # the failed exchange is not in the history
+        chat.type("/reset\r")
+        chat.until("(forgotten)")
     chat.type("/quit\r")
     assert chat.exit_status() == 0
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
+import pytest
 
 from voxlane.server.cli import main
+from voxlane.server.log import FORMAT_VARIABLE
 
 
 def objects(text: str) -> list[dict[str, Any]]:
@@ -49,11 +53,25 @@ def test_all_that_a_server_writes_is_json(engine_command: Sequence[str]) -> None
     assert {"ready", "stopping", "drained"} <= {one["message"] for one in written}
 
 
-def test_a_start_that_fails_says_so_in_json() -> None:
-    command = [sys.executable, "-m", "voxlane.server.cli", "serve", "--log-json", "--host", "no.such.host.invalid"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "VOXLANE_API_KEY": "k"})
-    (told,) = objects(done.stdout + done.stderr)
-    assert done.returncode == 2
+@pytest.fixture
+def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Undo what a log as JSON does to its process."""
+    for place, name in ((sys, "excepthook"), (threading, "excepthook")):
+        monkeypatch.setattr(place, name, getattr(place, name))
+    monkeypatch.setenv(FORMAT_VARIABLE, "text")
+    yield
+    logging.captureWarnings(False)
+    logging.getLogger().handlers[:] = []
+
+
+@pytest.mark.usefixtures("_restored")
+def test_a_start_that_fails_says_so_in_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VOXLANE_API_KEY", "k")
+    assert main(["serve", "--log-json", "--host", "no.such.host.invalid"]) == 2
+    done = capsys.readouterr()
+    (told,) = objects(done.out + done.err)
     assert (told["level"], told["message"]) == ("CRITICAL", "failed")
     assert "no.such.host.invalid" in told["fields"]["reason"]
 

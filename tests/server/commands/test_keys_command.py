@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -85,14 +85,16 @@ def test_a_name_is_given_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_commands_at_one_time_lose_no_key(tmp_path: Path) -> None:
-    file = str(tmp_path / "keys.json")
-    command = [sys.executable, "-m", "voxlane.server.cli", "keys", "add"]
-    running = [
-        subprocess.Popen([*command, f"t{number}", "--file", file], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for number in range(4)
-    ]
-    assert [one.wait() for one in running] == [0] * 4
-    assert {record.name for record in read_keys(Path(file))} == {f"t{number}" for number in range(4)}
+    file, names = str(tmp_path / "keys.json"), [f"t{number}" for number in range(24)]
+    together = threading.Barrier(8)  # a file is locked against other threads as against other processes
+
+    def add(name: str) -> int:
+        together.wait(60)
+        return main(["keys", "add", name, "--file", file])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(add, names)) == [0] * len(names)
+    assert {record.name for record in read_keys(Path(file))} == set(names)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -25,18 +25,7 @@ def child(told: dict[str, Any]) -> tuple[str, ...]:
     return (sys.executable, "-c", f"print({json.dumps(told)!r})")
 
 
-def test_this_machine_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    """The real child."""
-    assert main(["models", "recommend", "--device", "cpu"]) == 0
-    told = capsys.readouterr().out
-    assert "without a GPU" in told.split("\n", 1)[0]
-    for job in ("chat", "listening", "voice"):
-        assert f"\n*  {job} " in told
-    assert "billion packed 4-bit weights a second" in told
-    assert "\n  voxlane serve --model " in told
-
-
-def test_this_machine_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_this_machine_as_json_and_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     """The real child: what is printed can be read, and its commands name what it recommends."""
     assert main(["models", "recommend", "--device", "cpu", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -44,6 +33,13 @@ def test_this_machine_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert chosen.keys() >= {"chat", "listening", "voice"}
     assert f"--asr-model {chosen['listening']}" in told["serve"]
     assert told["machine"]["device"] == "cpu"
+    assert run_recommend("cpu", command=child(told)) == 0
+    table = capsys.readouterr().out
+    assert "without a GPU" in table.split("\n", 1)[0]
+    for job in ("chat", "listening", "voice"):
+        assert f"\n*  {job} " in table
+    assert "billion packed 4-bit weights a second" in table
+    assert "\n  voxlane serve --model " in table
 
 
 def test_a_gpu_and_a_job_without_a_model(capsys: pytest.CaptureFixture[str]) -> None:

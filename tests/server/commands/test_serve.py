@@ -13,20 +13,21 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import httpx
 import pytest
+import uvloop
 from flying_loop import FlyingLoop
 from peer import eventually
 from waiting import until
 
 from voxlane.engine.api import EngineConfig, Loading, Ready
-from voxlane.server import limits
+from voxlane.server import cli, limits, log
 from voxlane.server.cli import ENGINE_GIVEN_UP
 from voxlane.server.commands.progress import Progress
-from voxlane.server.commands.serve import HttpServer, banner, drain, listen
-from voxlane.server.config import Config, ServerConfig
+from voxlane.server.commands.serve import HttpServer, banner, drain, listen, serve
+from voxlane.server.config import Config, ServerConfig, read_keeper_failures
 from voxlane.server.engine_client import child
 from voxlane.server.engine_client.engine_process import EngineProcess
 from voxlane.server.errors import ConfigError, Draining, Overloaded
@@ -38,7 +39,7 @@ from voxlane.server.service import make_service
 class Served:
     """A server process around the scripted engine."""
 
-    def __init__(self, command: Sequence[str], drain_s: float, model: str) -> None:
+    def __init__(self, command: Sequence[str], drain_s: float) -> None:
         code = (
             "import asyncio, uvloop\n"
             "from voxlane.engine.api import EngineConfig\n"
@@ -46,7 +47,7 @@ class Served:
             "from voxlane.server.config import Config, ServerConfig\n"
             "from voxlane.server.commands.serve import serve\n"
             "log.set_up('info')\n"
-            f"config = Config(ServerConfig(port=0, drain_s={drain_s}), EngineConfig({model!r}))\n"
+            f"config = Config(ServerConfig(port=0, drain_s={drain_s}), EngineConfig('scripted'))\n"
             "with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:\n"
             f"    runner.run(serve(config, '', engine_command={tuple(command)!r}))\n"
         )
@@ -57,29 +58,38 @@ class Served:
         self.banner = [self.process.stdout.readline() for _ in range(7)]
         self.url = self.banner[0].split()[-1]
 
-    def ask(self, client: httpx.Client, said: str) -> Any:
-        """Open a stream and wait for its first word."""
-        body = {"messages": [{"role": "user", "content": said}], "stream": True}
-        request = client.build_request("POST", f"{self.url}/v1/chat/completions", json=body)
-        answer = client.send(request, stream=True)
-        lines = answer.iter_lines()
-        while '"one "' not in next(lines):
-            pass
-        return lines
 
-    def stop(self) -> tuple[int, str]:
-        """Send SIGTERM; return exit status and log."""
-        self.process.send_signal(signal.SIGTERM)
-        _, errors = self.process.communicate(timeout=60)
-        return self.process.returncode, errors
+def ask(client: httpx.Client, url: str, said: str) -> Iterator[str]:
+    """Open a stream and wait for its first word."""
+    body = {"messages": [{"role": "user", "content": said}], "stream": True}
+    request = client.build_request("POST", f"{url}/v1/chat/completions", json=body)
+    lines = client.send(request, stream=True).iter_lines()
+    while '"one "' not in next(lines):
+        pass
+    return lines
+
+
+def serving_for(drain_s: float) -> Callable[[], None]:
+    """Return what serves in this thread, until a signal comes."""
+
+    async def serve_a_minute() -> None:
+        async with asyncio.timeout(60):
+            await serve(Config(ServerConfig(port=0, drain_s=drain_s), EngineConfig("scripted")), "")
+
+    def run() -> None:
+        log.set_up("info")
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve_a_minute())
+
+    return run
 
 
 @pytest.fixture
 def served(engine_command: Sequence[str]) -> Iterator[Callable[..., Served]]:
     started: list[Served] = []
 
-    def start(drain_s: float = 15.0, model: str = "scripted") -> Served:
-        started.append(Served(engine_command, drain_s, model))
+    def start(drain_s: float = 15.0) -> Served:
+        started.append(Served(engine_command, drain_s))
         return started[-1]
 
     yield start
@@ -89,34 +99,17 @@ def served(engine_command: Sequence[str]) -> Iterator[Callable[..., Served]]:
         server.process.communicate()
 
 
-def test_the_banner_tells_how_to_use_it_and_sigterm_ends_it(served: Any) -> None:
-    server = served()
+def test_running_requests_finish_before_the_end(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOXLANE_KEEPER_FAILURES", "3")
+    server = served(drain_s=120)
     assert f"open {server.url} in a browser" in "".join(server.banner)
     assert "curl" in "".join(server.banner)
-    assert httpx.get(f"{server.url}/healthz", timeout=60).json()["status"] == "ready"
-    status, log = server.stop()
-    assert status == 0
-    assert "stopping signal=SIGTERM" in log
-    assert "drained running=0 finished=0 ended=0" in log
-
-
-@pytest.mark.parametrize(("told", "counted"), [("3", 3.0), ("", 0.0), ("-1", 0.0)])
-def test_a_cell_counts_the_failures_of_its_keeper(
-    served: Any, monkeypatch: pytest.MonkeyPatch, told: str, counted: float
-) -> None:
-    monkeypatch.setenv("VOXLANE_KEEPER_FAILURES", told)
-    server = served()
-    figures = httpx.get(f"{server.url}/metrics").text
-    assert f'voxlane_caught_errors_total{{part="keeper"}} {counted}\n' in figures
-    assert server.stop()[0] == 0
-
-
-def test_running_requests_finish_before_the_end(served: Any) -> None:
-    server = served(drain_s=120)
     with httpx.Client(timeout=60) as client, httpx.Client(timeout=60) as other:
-        held = server.ask(client, "hold")
+        held = ask(client, server.url, "hold")
         engine = int(next(line for line in held if "pid" in line).partition("pid ")[2].partition('"')[0])
-        assert other.get(f"{server.url}/healthz").status_code == 200  # leaves an open connection
+        assert other.get(f"{server.url}/healthz").json()["status"] == "ready"  # leaves an open connection
+        figures = other.get(f"{server.url}/metrics").text
+        assert 'voxlane_caught_errors_total{part="keeper"} 3.0\n' in figures
         server.process.send_signal(signal.SIGTERM)
         until(lambda: other.get(f"{server.url}/healthz").json()["status"] == "draining", "it drains")
         body = {"messages": [{"role": "user", "content": "hello"}]}
@@ -130,18 +123,39 @@ def test_running_requests_finish_before_the_end(served: Any) -> None:
     assert told[-1] == "data: [DONE]"
     assert "two" in "".join(told)
     assert server.process.returncode == 0
+    assert "stopping signal=SIGTERM" in log
     assert "drained running=1 finished=1 ended=0" in log
 
 
-def test_what_outlasts_the_drain_is_ended_and_told(served: Any) -> None:
-    server = served(drain_s=0.2)
-    with httpx.Client(timeout=60) as client:
-        lines = server.ask(client, "wait")
-        status, log = server.stop()
-        told = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
-    assert told[-1]["error"]["code"] == "draining"
-    assert status == 0
-    assert "drained running=1 finished=0 ended=1" in log
+def test_failures_of_a_keeper_are_a_number_or_none() -> None:
+    for told, counted in (("3", 3), ("", 0), ("-1", 0)):
+        assert read_keeper_failures({"VOXLANE_KEEPER_FAILURES": told}) == counted
+
+
+@pytest.mark.parametrize(
+    ("drain_s", "signals", "logged"),
+    [
+        (0.2, [signal.SIGTERM], "drained running=1 finished=0 ended=1"),
+        (3600, [signal.SIGINT, signal.SIGINT], "stopping at once signal=SIGINT ended=1"),
+    ],
+)
+def test_what_outlasts_the_drain_or_a_second_signal_is_ended_and_told(
+    beside: Any, capsys: pytest.CaptureFixture[str], drain_s: float, signals: list[signal.Signals], logged: str
+) -> None:
+    def end(told: TextIO) -> list[str]:
+        url = told.readline().split()[-1]
+        with httpx.Client(timeout=60) as client, httpx.Client(timeout=60) as other:
+            lines = ask(client, url, "wait")
+            other.get(f"{url}/healthz")  # leaves an open connection
+            for number in signals[:-1]:
+                os.kill(os.getpid(), number)
+                until(lambda: other.get(f"{url}/healthz").json()["status"] == "draining", "it drains")
+            os.kill(os.getpid(), signals[-1])
+            return [line for line in lines if line.startswith("data: ")]
+
+    _, told = beside(serving_for(drain_s), end)
+    assert json.loads(told[-1][6:])["error"]["code"] == "draining"
+    assert logged in capsys.readouterr().err
 
 
 def test_the_engine_goes_with_a_server_that_is_killed(served: Any) -> None:
@@ -195,39 +209,8 @@ async def test_the_gate_counts_and_closes() -> None:
         pass
 
 
-def test_the_limit_of_open_files_follows_the_connections() -> None:
-    code = (
-        "import resource\n"
-        "from voxlane.server.commands.serve import SPARE_DESCRIPTORS, allow_descriptors\n"
-        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))\n"
-        "allow_descriptors(100)\n"
-        "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (100 + SPARE_DESCRIPTORS, hard)\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))\n"
-        "allow_descriptors(100)\n"
-        "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (128, 128)\n"
-        "allow_descriptors(1)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-def test_a_second_signal_does_not_wait(served: Any) -> None:
-    server = served(drain_s=3600)
-    with httpx.Client(timeout=60) as client:
-        lines = server.ask(client, "wait")
-        server.process.send_signal(signal.SIGINT)
-        assert server.process.stderr is not None
-        assert any("stopping signal=SIGINT" in line for line in iter(server.process.stderr.readline, ""))
-        server.process.send_signal(signal.SIGINT)
-        told = [line for line in lines if line.startswith("data: ")]
-    assert json.loads(told[-1][6:])["error"]["code"] == "draining"
-    _, log = server.process.communicate(timeout=60)
-    assert server.process.returncode == 0
-    assert "stopping at once signal=SIGINT ended=1" in log
-
-
 def test_who_never_ends_is_not_waited_for_longer_than_is_promised(
-    serving: Any, monkeypatch: pytest.MonkeyPatch
+    serving: Any, monkeypatch: pytest.MonkeyPatch, engine_command: Sequence[str]
 ) -> None:
     loop, signals = FlyingLoop(), child._signal_group
     killed: list[float] = []
@@ -237,7 +220,8 @@ def test_who_never_ends_is_not_waited_for_longer_than_is_promised(
         signals(process, number)
 
     async def stop_among_the_stuck() -> float:
-        async with serving(hang_s=0.0) as server:  # else the stopped engine is replaced
+        # Without a limit of steps: else the stopped engine is replaced.
+        async with serving(hang_s=0.0, command=engine_command) as server:
             state, voice = server.http._server.server_state, server.service.sessions
             _, writer = await asyncio.open_connection("127.0.0.1", server.listener.getsockname()[1])
             writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{")
@@ -304,54 +288,40 @@ def test_the_banners_address_can_be_used(host: str, shown: str) -> None:
     assert "$VOXLANE_API_KEY" in text
 
 
-def test_the_banner_says_why_auto_is_this_model_and_how_to_change_it() -> None:
+def test_the_banner_tells_of_the_models() -> None:
     chat = ("m", "a", 1, 1, "w", "p", 1, 1, 1, "cpu")
+    adapted = Ready("some/model.gguf", *chat[1:], adapter="of/mine/peter")
+    voiceless = Ready(*chat, "ears", ("en",), "base", 24_000, (), clones=True)
     with listen("127.0.0.1", 0) as listener:
-        named = banner(Ready(*chat), listener, with_key=False)
-        text = banner(Ready(*chat, chosen="it is quick", missed="n could not be fetched"), listener, with_key=False)
+        named, chosen, adapted_text, mute = (
+            banner(ready, listener, with_key=False)
+            for ready in (Ready(*chat), Ready(*chat, chosen="it is quick", missed="n is away"), adapted, voiceless)
+        )
     assert "--model" not in named
-    assert "    chosen because it is quick\n    n could not be fetched\n    to change it: voxlane serve --model" in text
-
-
-def test_the_banner_names_the_adapter() -> None:
-    chat = ("some/model.gguf", "a", 1, 1, "w", "p", 1, 1, 1, "cpu")
-    with listen("127.0.0.1", 0) as listener:
-        text = banner(Ready(*chat, adapter="of/mine/peter"), listener, with_key=False)
-    assert "  chats with model and adapter peter: a, " in text
-
-
-def test_the_banner_of_a_speaker_without_a_voice_offers_no_call_that_fails() -> None:
-    chat = ("m", "a", 1, 1, "w", "p", 1, 1, 1, "cpu")
-    with listen("127.0.0.1", 0) as listener:
-        text = banner(Ready(*chat, "ears", ("en",), "base", 24_000, (), clones=True), listener, with_key=False)
-    assert "speaks with base: no voice yet" in text
-    assert "voxlane voices add NAME --from recording.wav" in text
-    assert "/v1/audio/speech" not in text
-    assert "browser" not in text
+    assert "    chosen because it is quick\n    n is away\n    to change it: voxlane serve --model" in chosen
+    assert "  chats with model and adapter peter: a, " in adapted_text
+    assert "speaks with base: no voice yet" in mute
+    assert "voxlane voices add NAME --from recording.wav" in mute
+    assert "/v1/audio/speech" not in mute, "no call is offered that would fail"
+    assert "browser" not in mute
 
 
 def test_an_engine_that_cannot_load_again_ends_the_server_with_a_code_of_its_own(
-    engine_command: Sequence[str], tmp_path: Path
+    beside: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     config = tmp_path / "v.toml"
     model = f"once:{tmp_path / 'started'}"
     config.write_text(f'[server]\nport = 0\ndrain_s = 0\n[engine]\nmodel = "{model}"\nstart_failures = 2\n')
-    code = (
-        "import sys\n"
-        "from voxlane.server import cli\n"
-        "from voxlane.server.engine_client import engine_process\n"
-        f"engine_process.ENGINE_COMMAND = {tuple(engine_command)!r}\n"
-        "sys.exit(cli.main())"
-    )
-    command = [sys.executable, "-c", code, "serve", "--config", str(config)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        url = server.stdout.readline().split()[-1]
+
+    def crash(told: TextIO) -> int:
+        url = told.readline().split()[-1]
         body = {"messages": [{"role": "user", "content": "crash"}]}
-        assert httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).status_code == 503
-        _, log = server.communicate(timeout=60)
-    assert server.returncode == ENGINE_GIVEN_UP == 69
-    assert "voxlane: the engine cannot be started again: it cannot start (the weights are gone)" in log
+        return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).status_code
+
+    assert beside(lambda: cli.main(["serve", "--config", str(config)]), crash) == (ENGINE_GIVEN_UP, 503)
+    assert ENGINE_GIVEN_UP == 69
+    told = capsys.readouterr().err
+    assert "voxlane: the engine cannot be started again: it cannot start (the weights are gone)" in told
 
 
 async def test_a_shared_port_is_listened_on_only_later() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from engine_thread import IN_THREAD, EngineThread
 
 from voxlane.engine.api import ChatMessage, EngineConfig, Finished, Loading, Started, StepStats, Submit, Text
 from voxlane.server import limits
@@ -26,7 +27,6 @@ from voxlane.server.errors import (
     InternalError,
     InvalidRequest,
     Overloaded,
-    VoxlaneError,
 )
 
 
@@ -71,6 +71,12 @@ async def text_of(stream: RequestStream) -> str:
     return "".join([output.text async for output in stream if isinstance(output, Text)])
 
 
+def in_thread(recorder: Recorder | None = None) -> EngineProcess:
+    """Return a link to an engine in a thread: for what its messages do, not its process."""
+    observers = (recorder,) if recorder is not None else ()
+    return EngineProcess(EngineConfig("m"), command=IN_THREAD, observers=observers, start_child=EngineThread.start)
+
+
 async def test_a_request_is_answered_in_order(engine_command: Sequence[str]) -> None:
     recorder = Recorder()
     async with EngineProcess(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
@@ -85,8 +91,8 @@ async def test_a_request_is_answered_in_order(engine_command: Sequence[str]) -> 
     assert recorder.states == ["ready", "stopped"]
 
 
-async def test_many_requests_at_once_keep_apart(engine_command: Sequence[str]) -> None:
-    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
+async def test_many_requests_at_once_keep_apart() -> None:
+    async with in_thread() as link:
         await link.wait_ready()
         streams = [link.submit(ask(f"count {index}", f"r{index}")) for index in range(50)]
         texts = await asyncio.gather(*map(text_of, streams))
@@ -95,8 +101,8 @@ async def test_many_requests_at_once_keep_apart(engine_command: Sequence[str]) -
             stream.close()
 
 
-async def test_a_large_prompt_waits_for_the_socket_and_arrives_whole(engine_command: Sequence[str]) -> None:
-    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
+async def test_a_large_prompt_waits_for_the_socket_and_arrives_whole() -> None:
+    async with in_thread() as link:
         await link.wait_ready()
         # 6 MB are about a hundred packets: far more than the kernel holds.
         messages = (ChatMessage("user", "y" * 6_000_000), ChatMessage("user", "size"))
@@ -105,8 +111,8 @@ async def test_a_large_prompt_waits_for_the_socket_and_arrives_whole(engine_comm
             assert await text_of(second) == "behind it"
 
 
-async def test_a_large_answer_arrives_whole(engine_command: Sequence[str]) -> None:
-    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
+async def test_a_large_answer_arrives_whole() -> None:
+    async with in_thread() as link:
         await link.wait_ready()
         async with link.submit(ask("big 3000000")) as stream:
             assert len(await text_of(stream)) == 3_000_000
@@ -129,43 +135,40 @@ async def test_too_much_waiting_is_refused_and_cancels_still_pass(
         assert link.open_streams == 0
 
 
-async def test_a_prompt_over_the_message_limit_is_refused(engine_command: Sequence[str]) -> None:
-    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
+async def test_a_prompt_over_the_message_limit_is_refused() -> None:
+    async with in_thread() as link:
         await link.wait_ready()
         with pytest.raises(ContextTooLong):
             link.submit(ask("y" * 17_000_000))
         assert link.open_streams == 0
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        ("too_long", ContextTooLong),
-        ("overloaded", Overloaded),
-        ("bad_request", InvalidRequest),
-        ("duplicate_id", InternalError),
-    ],
-)
-async def test_a_refusal_becomes_its_error(engine_command: Sequence[str], code: str, kind: type[VoxlaneError]) -> None:
-    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
+async def test_a_refusal_becomes_its_error() -> None:
+    async with in_thread() as link:
         await link.wait_ready()
-        async with link.submit(ask(f"refuse {code}")) as stream:
-            with pytest.raises(kind) as caught:
-                await anext(stream)
-        assert caught.value.hint == "the prompt has 9 tokens"
+        for code, kind in (
+            ("too_long", ContextTooLong),
+            ("overloaded", Overloaded),
+            ("bad_request", InvalidRequest),
+            ("duplicate_id", InternalError),
+        ):
+            async with link.submit(ask(f"refuse {code}")) as stream:
+                with pytest.raises(kind) as caught:
+                    await anext(stream)
+            assert caught.value.hint == "the prompt has 9 tokens"
 
 
-async def test_an_id_in_use_is_our_bug(engine_command: Sequence[str]) -> None:
-    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
+async def test_an_id_in_use_is_our_bug() -> None:
+    async with in_thread() as link:
         await link.wait_ready()
         async with link.submit(ask("wait")):
             with pytest.raises(InternalError):
                 link.submit(ask("wait"))
 
 
-async def test_leaving_a_stream_cancels_in_the_engine(engine_command: Sequence[str]) -> None:
+async def test_leaving_a_stream_cancels_in_the_engine() -> None:
     recorder = Recorder()
-    async with EngineProcess(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
+    async with in_thread(recorder) as link:
         await link.wait_ready()
         async with link.submit(ask("wait")) as stream:
             assert isinstance(await anext(stream), Started)
@@ -176,9 +179,9 @@ async def test_leaving_a_stream_cancels_in_the_engine(engine_command: Sequence[s
             assert await text_of(stream) == "still here"
 
 
-async def test_a_cancelled_task_cancels_in_the_engine(engine_command: Sequence[str]) -> None:
+async def test_a_cancelled_task_cancels_in_the_engine() -> None:
     recorder = Recorder()
-    async with EngineProcess(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
+    async with in_thread(recorder) as link:
         await link.wait_ready()
         started = asyncio.Event()
 
@@ -196,18 +199,18 @@ async def test_a_cancelled_task_cancels_in_the_engine(engine_command: Sequence[s
         assert recorder.ends[0].reason == "cancelled"
 
 
-async def test_a_dropped_stream_cancels_in_the_engine(engine_command: Sequence[str]) -> None:
+async def test_a_dropped_stream_cancels_in_the_engine() -> None:
     recorder = Recorder()
-    async with EngineProcess(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
+    async with in_thread(recorder) as link:
         await link.wait_ready()
         await anext(link.submit(ask("wait")))
         await recorder.until(lambda: recorder.ends)
         assert recorder.ends[0].reason == "cancelled"
 
 
-async def test_a_finished_stream_sends_no_cancel(engine_command: Sequence[str]) -> None:
+async def test_a_finished_stream_sends_no_cancel() -> None:
     recorder = Recorder()
-    async with EngineProcess(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
+    async with in_thread(recorder) as link:
         await link.wait_ready()
         async with link.submit(ask("hello")) as stream:
             await text_of(stream)
@@ -216,27 +219,27 @@ async def test_a_finished_stream_sends_no_cancel(engine_command: Sequence[str]) 
         assert [end.reason for end in recorder.ends] == ["eos", "eos"]
 
 
-@pytest.mark.parametrize("said", ["crash", "crash later", "garbage"])
-async def test_a_lost_engine_fails_its_streams_and_comes_back(engine_command: Sequence[str], said: str) -> None:
+async def test_a_lost_engine_fails_its_streams_and_comes_back(engine_command: Sequence[str]) -> None:
     recorder = Recorder()
     async with EngineProcess(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
         await link.wait_ready()
-        first_pid = link.pid
-        bystander = link.submit(ask("wait", "b"))
-        victim = link.submit(ask(said, "v"))
-        for stream in (bystander, victim):
-            with pytest.raises(EngineLost) as caught:
-                await text_of(stream)
-            assert caught.value.retryable
-            stream.close()
-        assert link.state == "restarting"
-        with pytest.raises(EngineNotReady):
-            link.submit(ask("too early"))
-        await link.wait_ready()
-        assert link.pid != first_pid
-        async with link.submit(ask("back again", "n")) as stream:
-            assert await text_of(stream) == "back again"
-    assert recorder.states == ["ready", "restarting", "ready", "stopped"]
+        for said in ("crash", "crash later", "garbage"):
+            lost = link.pid
+            bystander = link.submit(ask("wait", "b"))
+            victim = link.submit(ask(said, "v"))
+            for stream in (bystander, victim):
+                with pytest.raises(EngineLost) as caught:
+                    await text_of(stream)
+                assert caught.value.retryable
+                stream.close()
+            assert link.state == "restarting"
+            with pytest.raises(EngineNotReady):
+                link.submit(ask("too early"))
+            await link.wait_ready()
+            assert link.pid != lost
+            async with link.submit(ask("back again", "n")) as stream:
+                assert await text_of(stream) == "back again"
+    assert recorder.states == ["ready", *["restarting", "ready"] * 3, "stopped"]
 
 
 async def test_kill_from_outside_is_noticed(engine_command: Sequence[str]) -> None:
@@ -330,8 +333,8 @@ async def test_stop_while_starting_does_not_wait_for_the_engine(engine_command: 
         await link.wait_ready()
 
 
-async def test_stop_fails_what_is_running(engine_command: Sequence[str]) -> None:
-    link = EngineProcess(EngineConfig("m"), command=engine_command)
+async def test_stop_fails_what_is_running() -> None:
+    link = in_thread()
     link.start()
     await link.wait_ready()
     stream = link.submit(ask("wait"))
@@ -366,33 +369,32 @@ class NoProcesses:
         return await self._start(*command, **options)
 
 
-@pytest.mark.parametrize(
-    ("error", "times"),
-    [
-        pytest.param(OSError(errno.EMFILE, "Too many open files"), 1, id="no descriptors, once"),
-        pytest.param(OSError(errno.EAGAIN, "Resource temporarily unavailable"), 1, id="no processes"),
-        pytest.param(RuntimeError("can't start new thread"), 1, id="no threads"),
-        pytest.param(OSError(errno.ENOMEM, "Cannot allocate memory"), 7, id="longer than the budget lasts"),
-    ],
-)
 async def test_a_restart_that_is_impossible_is_tried_again(
-    engine_command: Sequence[str], monkeypatch: pytest.MonkeyPatch, error: Exception, times: int
+    engine_command: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "RESTART_DELAY_MOST_SECONDS", 0.01)
-    recorder, budget = Recorder(), RestartBudget(3)
-    async with EngineProcess(EngineConfig("m"), command=engine_command, observers=(recorder,), restarts=budget) as link:
+    recorder, starts = Recorder(), 1
+    config, budget = EngineConfig("m"), RestartBudget(7)  # a loss and its failed restart count
+    async with EngineProcess(config, command=engine_command, observers=(recorder,), restarts=budget) as link:
         await link.wait_ready()
-        broken = NoProcesses(error, times)
-        monkeypatch.setattr(asyncio, "create_subprocess_exec", broken)
-        assert link.pid is not None
-        os.kill(link.pid, signal.SIGKILL)
-        await recorder.until(lambda: recorder.states.count("ready") == 2)
-        assert broken.left == 0
-        assert ("failed" in recorder.states) is (times > 3)
-        assert link.failure == ""
-        await link.wait_ready()
-        async with link.submit(ask("back again")) as stream:
-            assert await text_of(stream) == "back again"
+        for error, times in (
+            (OSError(errno.EMFILE, "Too many open files"), 1),
+            (OSError(errno.EAGAIN, "Resource temporarily unavailable"), 1),
+            (RuntimeError("can't start new thread"), 1),
+            (OSError(errno.ENOMEM, "Cannot allocate memory"), 9),  # longer than the budget lasts
+        ):
+            broken, starts = NoProcesses(error, times), starts + 1
+            with monkeypatch.context() as without:
+                without.setattr(asyncio, "create_subprocess_exec", broken)
+                assert link.pid is not None
+                os.kill(link.pid, signal.SIGKILL)
+                await recorder.until(lambda starts=starts: recorder.states.count("ready") == starts)
+            assert broken.left == 0
+            assert ("failed" in recorder.states) is (times > 7)
+            assert link.failure == ""
+            await link.wait_ready()
+            async with link.submit(ask("back again")) as stream:
+                assert await text_of(stream) == "back again"
 
 
 async def test_a_socket_that_cannot_be_watched_leaves_no_child(
