@@ -11,6 +11,7 @@ import pytest
 from checkpoints import CONFIGS, write_checkpoint
 
 from voxlane.engine.audio import torchaudio_import as torchaudio_import  # before transformers, which imports torchaudio
+from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.weights.store import resolve
 
 MakeCheckpoint = Callable[[str], Path]
@@ -34,6 +35,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> MakeCheckpoint:
 def smollm2_path() -> Path:
     """Return the default chat model's GGUF file; tests that use it carry the marker `weights`."""
     return resolve("smollm2-135m-instruct")
+
+
+@pytest.fixture(scope="session")
+def smollm2(smollm2_path: Path) -> Tokenizer:
+    """Return the default chat model's tokenizer; no test changes it."""
+    return Tokenizer.open(smollm2_path)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 import jsonschema
 import pytest
 from drive import PROMPTS, Driver, chat_config, complete
-from examples import examples
+from examples import examples, sweep
 from full_pool import empty_prefix_cache, shrink
 from hypothesis import given, settings
 from simulation import Letters, Simulation, expected_text
@@ -339,10 +339,10 @@ def bound(name: str, schema: dict[str, Any], **settings: Any) -> Submit:
 
 
 @pytest.mark.weights
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sweep(range(3)))
 def test_whatever_the_model_says_is_json_of_the_schema(driver: Driver, seed: int) -> None:
     rng = random.Random(seed)
-    schemas = {f"s{index}": random_schema(rng) for index in range(10)}
+    schemas = {f"s{index}": random_schema(rng) for index in range(examples(10))}
     driver.send(*(bound(name, schema, temperature=1.0, seed=seed) for name, schema in schemas.items()))
     driver.run()
     whole = 0
@@ -352,7 +352,7 @@ def test_whatever_the_model_says_is_json_of_the_schema(driver: Driver, seed: int
             whole += 1
         else:
             assert driver.end(name).stats.output_tokens == 120, "only max_tokens cuts it"
-    assert whole >= 8
+    assert whole >= 0.8 * len(schemas)
 
 
 @pytest.mark.weights
@@ -368,7 +368,10 @@ def test_any_object_will_do_and_the_likeliest_of_few_are_told(driver: Driver) ->
 
 
 @pytest.mark.weights
-def test_bound_and_free_requests_do_not_notice_each_other(driver: Driver, engine: Assembly) -> None:
+@pytest.mark.parametrize("swap_block_s", sweep([1e-9, 1e9]))  # swapped out, or computed again
+def test_bound_and_free_requests_do_not_notice_each_other(
+    driver: Driver, engine: Assembly, swap_block_s: float
+) -> None:
     def submits() -> list[Submit]:
         free = [complete(f"f{index}", prompt, 20) for index, prompt in enumerate(PROMPTS[:4])]
         schema = {"type": "object", "properties": {"name": {"type": "string"}, "tags": {"enum": ["a", "b"]}}}
@@ -379,23 +382,22 @@ def test_bound_and_free_requests_do_not_notice_each_other(driver: Driver, engine
         driver.send(submit)
         driver.run()
         alone[submit.request_id] = driver.text(submit.request_id)
-    for swap_block_s in (1e-9, 1e9):  # swapped out, and computed again
-        scheduler = engine.core.scheduler
-        scheduler.resources["chat"].swap_block_s = swap_block_s
-        taken = shrink(scheduler.resources["chat"].pool, leave=14)
-        try:
-            together = Driver(engine.core)
-            together.send(*submits())
-            together.step(6)
-            together.send(Pause(("b1",)), Pause(("f1",)))
-            together.step(6)
-            together.send(Resume("b1"), Resume("f1"))
-            together.finish()
-            assert {name: together.text(name) for name in alone} == alone
-            assert sum(together.end(name).stats.preemptions for name in alone) > 0
-        finally:
-            for block in taken:
-                scheduler.resources["chat"].pool.release(block)
+    scheduler = engine.core.scheduler
+    scheduler.resources["chat"].swap_block_s = swap_block_s
+    taken = shrink(scheduler.resources["chat"].pool, leave=14)
+    try:
+        together = Driver(engine.core)
+        together.send(*submits())
+        together.step(6)
+        together.send(Pause(("b1",)), Pause(("f1",)))
+        together.step(6)
+        together.send(Resume("b1"), Resume("f1"))
+        together.finish()
+        assert {name: together.text(name) for name in alone} == alone
+        assert sum(together.end(name).stats.preemptions for name in alone) > 0
+    finally:
+        for block in taken:
+            scheduler.resources["chat"].pool.release(block)
 
 
 @pytest.mark.weights

@@ -7,7 +7,8 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from examples import examples
+from hypothesis import given, settings
 
 from voxlane.engine.text.python_calls import MAX_CHARACTERS, NotCallsError, read_calls, write_call
 
@@ -21,6 +22,7 @@ keys = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,8}", fullmatch=True)
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,12}", fullmatch=True)
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.tuples(names, st.dictionaries(keys, values, max_size=4)), max_size=4))
 def test_what_is_written_is_read(calls: list[tuple[str, dict[str, Any]]]) -> None:
     text = ", ".join(write_call(name, arguments) for name, arguments in calls)
@@ -87,6 +89,7 @@ def test_what_is_refused(text: str) -> None:
         read_calls(text)
 
 
+@settings(max_examples=examples(100))
 @given(st.text(alphabet="[]()=,'\"\\ab1.-{}: \n", max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:

@@ -58,11 +58,6 @@ def dicts(messages: list[ChatMessage]) -> list[dict[str, str]]:
 # ---- the default model
 
 
-@pytest.fixture(scope="session")
-def smollm2(smollm2_path: Path) -> Tokenizer:
-    return Tokenizer.open(smollm2_path)
-
-
 def slow_encode(text: str, ranks: dict[tuple[str, str], int], ids: dict[str, int]) -> list[int]:
     """Encode as llama.cpp documents "smollm": digits alone, then GPT-2's words, then merges by rank."""
     alphabet = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -84,6 +79,7 @@ def slow_encode(text: str, ranks: dict[tuple[str, str], int], ids: dict[str, int
     return result
 
 
+@pytest.mark.soak
 @pytest.mark.weights
 def test_the_default_model_tokenises_like_a_slow_reference(smollm2: Tokenizer, smollm2_path: Path) -> None:
     reader = gguf.GGUFReader(smollm2_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from examples import examples
 from hypothesis import given, settings
@@ -67,9 +69,12 @@ def test_the_possessive_sounds_right(phonemes: str, own: str) -> None:
     assert [word.phonemes for word in spoken_words("Nemo's", names)] == [own]
 
 
+phonemiser = cache(Phonemiser)
+
+
 def phonemes_of(text: str, *entries: str, british: bool = False) -> list[tuple[str, str]]:
     """Return each word of the source with its phonemes."""
-    reader = Phonemiser()
+    reader = phonemiser()
     signs = {number: sign for sign, number in reader._ids.items()}
     prepared = reader.prepare(text, 510, british=british, names=pronunciations_of(entries))
     return [

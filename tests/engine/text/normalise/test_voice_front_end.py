@@ -5,9 +5,6 @@ Word times depend on the latter: the nth group between spaces is the nth word.
 
 from __future__ import annotations
 
-import pytest
-from hibari import g2p
-
 from voxlane.engine.text.normalise.reader import spoken_words
 
 TEXTS = [
@@ -20,15 +17,14 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_nothing_is_left_to_normalise(text: str) -> None:
-    said = " ".join(word.text for word in spoken_words(text))
-    assert g2p.normalize(said) == said
+def test_nothing_is_left_to_normalise_and_each_word_has_its_phonemes() -> None:
+    from hibari import g2p
 
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_each_word_has_its_phonemes(text: str) -> None:
-    words = spoken_words(text)
-    phonemes = g2p.G2P(oov=lambda word: "x")(" ".join(word.text for word in words), normalize_text=False)
-    assert len(phonemes.split(" ")) == len(words)
-    assert all(phonemes.split(" "))
+    voice = g2p.G2P(oov=lambda word: "x")
+    for text in TEXTS:
+        words = [word.text for word in spoken_words(text)]
+        said = " ".join(words)
+        assert g2p.normalize(said) == said, text
+        phonemes = voice(said, normalize_text=False).split(" ")
+        assert len(phonemes) == len(words), text
+        assert all(phonemes), text
