@@ -14,14 +14,14 @@ from typing import Any
 import hypothesis.strategies as st
 import jsonschema
 import pytest
-from drive import PROMPTS, Driver, chat_config, complete
+from drive import PROMPTS, Driver, complete
 from examples import examples, sweep
 from full_pool import empty_prefix_cache, shrink
 from hypothesis import given, settings
 from simulation import Letters, Simulation, expected_text
 
 from voxlane.engine.api import Cancel, ChatMessage, Pause, Refused, Resume, SamplingParams, Submit
-from voxlane.engine.build.assemble import Assembly, assemble
+from voxlane.engine.build.assemble import Assembly
 from voxlane.engine.jobs.chat import ChatJobFactory
 from voxlane.engine.text.constraint import MAX_PENDING, GrammarBusy, Grammars, call_grammar, json_grammar
 from voxlane.engine.text.schema import SchemaError, read
@@ -317,11 +317,6 @@ def random_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
     names = rng.sample(["name", "age", "colour", "größe", "a b"], rng.randint(0, 3))
     properties = {name: random_schema(rng, depth - 1) for name in names}
     return {"type": "object", "properties": properties, "required": rng.sample(names, rng.randint(0, len(names)))}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Assembly:
-    return assemble(chat_config(kv_memory_mib=48, swap_memory_mib=48, policy="fcfs"))
 
 
 @pytest.fixture

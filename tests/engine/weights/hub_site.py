@@ -1,25 +1,30 @@
-"""A Hugging Face hub on this machine, and pulls from it in processes of their own."""
+"""A Hugging Face hub on this machine, and pulls from it: here, or in processes that can be interrupted."""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
+import io
 import json
 import os
 import random
 import select
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ctrl_c import HEAR_CTRL_C
+from huggingface_hub import constants
+from huggingface_hub.utils import close_session
 
-from voxlane.engine.weights import store
+from voxlane.engine.errors import StoreError
+from voxlane.engine.weights import command, store
 
-from .file_server import FileServer, serving
+from .file_server import Cut, FileServer, RefusedAnswer, serving
 
 REPO, COMMIT = "owner/repo", "1234567890abcdef1234567890abcdef12345678"
 CHUNK = 10 << 20  # what the library reads before it writes
@@ -27,6 +32,8 @@ BIG = random.Random(0).randbytes(CHUNK + (2 << 20))
 FILES = {"model.safetensors": BIG, "config.json": b"{}", "pytorch_model.bin": b"a pickle", "sub/tokenizer.json": b"[]"}
 TAKEN = {"model.safetensors", "config.json", "sub/tokenizer.json"}
 CDN = "/cdn/model.safetensors"
+FIRST_PART = CHUNK / (len(BIG) + 1000)
+"""The share of the whole that has arrived when the library has written its first chunk."""
 
 
 def publish(site: FileServer, files: Mapping[str, bytes] = FILES, repo: str = REPO) -> None:
@@ -65,10 +72,22 @@ def hub_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         monkeypatch.delenv(name)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)  # a pull sets it
+    close_session()
     with serving() as site:
-        monkeypatch.setenv("HF_ENDPOINT", site.url)
+        use_hub(site.url, monkeypatch)
         publish(site)
         yield site
+        close_session()
+
+
+def use_hub(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name a hub to pulls: to the library here, which has read the environment at its import, and to children."""
+    monkeypatch.setenv("HF_ENDPOINT", url)
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    template = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
 
 
 CHILD = f"""
@@ -88,25 +107,49 @@ def start_pull(name: str) -> subprocess.Popen[str]:
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def pull(name: str) -> tuple[list[float], Path]:
-    """Pull in a process of its own; return the progress it made and the path."""
-    with start_pull(name) as child:
-        output, errors = child.communicate(timeout=120)
-    assert child.returncode == 0, errors
-    *progress, path = output.splitlines()
-    return [float(line) for line in progress], Path(path)
+def pull(name: str, at_first_part: Callable[[], object] = lambda: None) -> tuple[list[float], Path]:
+    """Pull; return the progress and the path. `at_first_part` is called when the first chunk is written."""
+    seen: list[float] = []
+
+    def told(done: float) -> None:
+        if done >= FIRST_PART and not any(each >= FIRST_PART for each in seen):
+            at_first_part()
+        seen.append(done)
+
+    return seen, store.pull(name, told)
 
 
-def models(*words: str) -> subprocess.CompletedProcess[str]:
-    arguments = [sys.executable, "-m", "voxlane.server.cli", "models", *words]
-    return subprocess.run(arguments, capture_output=True, text=True, check=False)
+def break_pull(hub: FileServer, name: str = f"hf:{REPO}") -> StoreError:
+    """Pull until the first chunk is written; then the hub fails. Return the error; a part is left."""
+    cuts = [Cut(CHUNK + 4096) for _ in range(2)]
+    hub.cuts |= dict(zip((CDN, "/cdn/copy.safetensors"), cuts, strict=True))
+
+    def fail() -> None:
+        hub.refusals["/cdn"] = RefusedAnswer(503)
+        for cut in cuts:
+            cut.now.set()
+
+    with pytest.raises(StoreError) as caught:
+        pull(name, fail)
+    for kept in (hub.cuts, hub.refusals, hub.log):
+        kept.clear()  # type: ignore[attr-defined]
+    return caught.value
 
 
-def wait_for(child: subprocess.Popen[str], share: float) -> None:
-    """Wait until a pull has reached this share."""
+def models(*words: str) -> tuple[int, str, str]:
+    """Run `voxlane models`; return its status and what it writes on both streams."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as errors:
+        status = command.run(parser.parse_args(words))
+    return status, output.getvalue(), errors.getvalue()
+
+
+def wait_for_first_part(child: subprocess.Popen[str]) -> None:
+    """Wait until a pull has written its first chunk."""
     assert child.stdout is not None
     told = b""
-    while not any(float(line) >= share for line in told.split(b"\n")[:-1]):
+    while not any(float(line) >= FIRST_PART for line in told.split(b"\n")[:-1]):
         # Not by readline: select() does not see the lines that it has read ahead.
         assert select.select([child.stdout], [], [], 60)[0], "no progress"
         data = os.read(child.stdout.fileno(), 4096)

@@ -1,13 +1,15 @@
-"""hf: pulls with the real library against a hub on this machine, in processes that can be interrupted."""
+"""hf: pulls with the real library against a hub on this machine, some in processes that can be interrupted."""
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import sweep
 
 from .file_server import Cut, FileServer, RefusedAnswer
 from .hub_site import (
@@ -18,12 +20,14 @@ from .hub_site import (
     FILES,
     REPO,
     TAKEN,
+    break_pull,
     hub_on_this_machine,
     models,
     publish,
     pull,
     start_pull,
-    wait_for,
+    use_hub,
+    wait_for_first_part,
 )
 
 
@@ -40,13 +44,11 @@ def test_a_whole_repository(hub: FileServer, tmp_path: Path) -> None:
     assert all((path / name).read_bytes() == FILES[name] for name in TAKEN)
     assert progress == sorted(progress)
     assert progress[-1] == 1.0
-    shown = models("path", f"hf:{REPO}")
-    assert shown.stdout == f"{path}\n"
-    assert models("rm", f"hf:{REPO}").returncode == 0
+    assert models("path", f"hf:{REPO}") == (0, f"{path}\n", "")
+    assert models("rm", f"hf:{REPO}") == (0, "", "")
     assert not path.exists()
     assert not any((tmp_path / "cache" / "hub").rglob("models--*"))
-    again = models("rm", f"hf:{REPO}")
-    assert (again.returncode, again.stderr) == (1, f"voxlane: hf:{REPO} is not here\n")
+    assert models("rm", f"hf:{REPO}") == (1, "", f"voxlane: hf:{REPO} is not here\n")
 
 
 def test_a_single_file(hub: FileServer) -> None:
@@ -54,27 +56,22 @@ def test_a_single_file(hub: FileServer) -> None:
     assert path.read_bytes() == FILES["config.json"]
     assert progress[-1] == 1.0
     assert not hub.asked(CDN)
-    assert models("path", f"hf:{REPO}").returncode == 1  # one file is not the model
+    assert models("path", f"hf:{REPO}")[0] == 1  # one file is not the model
 
 
 @pytest.mark.parametrize(
     ("name", "end"),
-    [
-        (f"hf:{REPO}", signal.SIGKILL),
-        (f"hf:{REPO}#model.safetensors", signal.SIGKILL),
-        (f"hf:{REPO}", signal.SIGINT),
-        (f"hf:{REPO}#model.safetensors", signal.SIGINT),
-    ],
-    ids=["repository killed", "file killed", "repository interrupted", "file interrupted"],
+    sweep(itertools.product((f"hf:{REPO}", f"hf:{REPO}#model.safetensors"), (signal.SIGKILL, signal.SIGINT))),
+    ids=["repository killed", "repository interrupted", "file killed", "file interrupted"],
 )
 def test_an_interrupted_pull_is_continued(hub: FileServer, tmp_path: Path, name: str, end: signal.Signals) -> None:
     hub.cuts[CDN] = Cut(CHUNK + 4096)
     with start_pull(name) as child:
-        wait_for(child, CHUNK / (len(BIG) + 1000))
+        wait_for_first_part(child)
         child.send_signal(end)
         child.communicate(timeout=60)  # the connection is still there: the process does not wait for the file
         assert child.returncode == -end
-    assert models("path", name).returncode == 1
+    assert models("path", name)[0] == 1
     hub.cuts.clear()
     hub.log.clear()
     progress, path = pull(name)
@@ -84,13 +81,6 @@ def test_an_interrupted_pull_is_continued(hub: FileServer, tmp_path: Path, name:
     assert progress[-1] == 1.0
     left = {one.suffix for one in (tmp_path / "cache" / "hub").rglob("*") if one.is_file()}
     assert left.isdisjoint({".incomplete", ".part", ".link"})
-
-
-def interrupted() -> None:
-    """Pull until the library has written its first chunk, and kill the process."""
-    with start_pull(f"hf:{REPO}") as child:
-        wait_for(child, CHUNK / (len(BIG) + 1000))
-        child.kill()
 
 
 @pytest.mark.parametrize(
@@ -106,10 +96,7 @@ def interrupted() -> None:
 def test_a_part_that_does_not_fit_is_fetched_whole(
     hub: FileServer, tmp_path: Path, change: str, asked: list[str | None]
 ) -> None:
-    hub.cuts[CDN] = Cut(CHUNK + 4096)
-    interrupted()
-    hub.cuts.clear()
-    hub.log.clear()
+    break_pull(hub)
     (part,) = (tmp_path / "cache" / "hub").rglob("*.part")
     content = BIG
     match change:
@@ -132,21 +119,12 @@ def test_a_part_that_does_not_fit_is_fetched_whole(
 
 def test_a_pull_that_failed_is_continued(hub: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    cut = hub.cuts[CDN] = Cut(CHUNK + 4096)
-    with start_pull(f"hf:{REPO}") as child:
-        wait_for(child, CHUNK / (len(BIG) + 1000))
-        hub.refusals[CDN] = RefusedAnswer(503)
-        cut.now.set()
-        _, errors = child.communicate(timeout=120)
-    assert child.returncode == 1
-    assert errors.startswith("Hugging Face answered 503")
-    again = models("pull", f"hf:{REPO}")
-    assert again.stderr == (
-        "voxlane: Hugging Face answered 503 for owner/repo; it has a problem of its own: pull again later\n"
-    )
+    says = "Hugging Face answered 503 for owner/repo; it has a problem of its own: pull again later"
+    assert str(break_pull(hub)) == says
+    hub.refusals[CDN] = RefusedAnswer(503)
+    assert models("pull", f"hf:{REPO}") == (1, "", f"voxlane: {says}\n")
     hub.refusals.clear()
     hub.log.clear()
-    hub.cuts.clear()
     assert (pull(f"hf:{REPO}")[1] / "model.safetensors").read_bytes() == BIG
     assert hub.asked(CDN) == [f"bytes={CHUNK}-"]
     assert {one.authorization for one in hub.log if f"{REPO}/resolve" in one.path} == {"Bearer hf_secret"}
@@ -155,22 +133,16 @@ def test_a_pull_that_failed_is_continued(hub: FileServer, monkeypatch: pytest.Mo
 
 def test_a_part_stays_while_another_file_is_pulled_and_goes_with_its_model(hub: FileServer, tmp_path: Path) -> None:
     publish(hub, FILES | {"other.gguf": b"GGUF"})
-    hub.cuts[CDN] = Cut(CHUNK + 4096)
-    interrupted()
+    break_pull(hub)
     pull(f"hf:{REPO}#other.gguf")
     assert len(list((tmp_path / "cache" / "hub").rglob("*.part"))) == 1
-    assert models("rm", f"hf:{REPO}").returncode == 0
+    assert models("rm", f"hf:{REPO}")[0] == 0
     assert not list((tmp_path / "cache" / "hub").rglob("*.part"))
 
 
 def test_two_files_with_the_same_content(hub: FileServer) -> None:
     publish(hub, FILES | {"copy.safetensors": BIG})
-    hub.cuts[CDN] = hub.cuts["/cdn/copy.safetensors"] = Cut(CHUNK + 4096)
-    with start_pull(f"hf:{REPO}") as child:
-        wait_for(child, CHUNK / (len(BIG) + 1000))
-        child.kill()
-    hub.cuts.clear()
-    hub.log.clear()
+    break_pull(hub)
     _, path = pull(f"hf:{REPO}")
     assert (path / "model.safetensors").read_bytes() == (path / "copy.safetensors").read_bytes() == BIG
     assert hub.asked(".safetensors") == [f"bytes={CHUNK}-"] * 2  # to the hub, and where it redirects
@@ -183,18 +155,7 @@ def test_the_token_goes_to_the_hub_only(hub: FileServer, monkeypatch: pytest.Mon
     assert [one.authorization for one in hub.log if one.path == CDN] == [None]
 
 
-def test_a_lost_connection_is_taken_up_again(hub: FileServer) -> None:
-    cut = hub.cuts[CDN] = Cut(CHUNK + 4096)
-    with start_pull(f"hf:{REPO}") as child:
-        wait_for(child, CHUNK / (len(BIG) + 1000))
-        hub.cuts.clear()
-        cut.now.set()
-        output, errors = child.communicate(timeout=120)
-    assert (child.returncode, errors) == (0, "")
-    assert (Path(output.splitlines()[-1]) / "model.safetensors").read_bytes() == BIG
-    assert hub.asked(CDN) == [None, f"bytes={CHUNK}-"]
-
-
+@pytest.mark.soak
 def test_two_processes_fetch_once(hub: FileServer) -> None:
     children = [start_pull(f"hf:{REPO}") for _ in range(2)]
     for child in children:
@@ -207,13 +168,10 @@ def test_two_processes_fetch_once(hub: FileServer) -> None:
 
 def test_offline(hub: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
     _, path = pull(f"hf:{REPO}")
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nothing listens on the discard port
+    use_hub("http://127.0.0.1:9", monkeypatch)  # nothing listens on the discard port
     assert pull(f"hf:{REPO}") == ([1.0], path)
-    shown = models("pull", "hf:owner/other")
-    assert shown.returncode == 1
-    assert shown.stderr.splitlines()[-1] == (
-        "voxlane: could not reach Hugging Face for owner/other; check your network, or give a path"
-    )
+    says = "voxlane: could not reach Hugging Face for owner/other; check your network, or give a path\n"
+    assert models("pull", "hf:owner/other") == (1, "", says)
 
 
 def test_the_bar_on_a_terminal(hub: FileServer, terminal: Callable[..., Any], tmp_path: Path) -> None:

@@ -7,10 +7,13 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
+from voxlane.engine.errors import StoreError
 from voxlane.engine.weights import store
 
 from .file_server import Cut, FileServer, RefusedAnswer
@@ -24,15 +27,11 @@ from .hub_site import (
     hub_on_this_machine,
     publish,
     pull,
-    start_pull,
-    wait_for,
 )
 
 NAME = f"hf:{REPO}"
 RESOLVE, API = f"/{REPO}/resolve/", f"/api/models/{REPO}"
 OTHER = BIG[::-1]
-FIRST_PART = CHUNK / (len(BIG) + 1000)
-"""The share of the whole that has arrived when the library has written its first chunk."""
 
 
 @pytest.fixture
@@ -43,26 +42,25 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]
 
 
 def fail(name: str = NAME) -> str:
-    """Pull without success in a process of its own; return its one line. Nothing is left that passes for a model."""
-    with start_pull(name) as child:
-        _, errors = child.communicate(timeout=120)
-    assert child.returncode == 1, errors
-    assert errors.count("\n") == 1, errors
+    """Pull without success; return the error, which is one line. Nothing is left that passes for a model."""
+    with pytest.raises(StoreError) as caught:
+        pull(name)
+    assert "\n" not in str(caught.value)
     assert store.hub_models() == []
     assert not store.present(name)
     assert not list(store.cache_root().rglob("*.incomplete"))
-    return errors.strip()
+    return str(caught.value)
 
 
 def weights_of(path: Path) -> bytes:
     return (path / "model.safetensors").read_bytes()
 
 
-def continue_after_a_cut(hub: FileServer, change: str) -> tuple[int, str, Path]:
-    """Cut a pull in the big file, let the server change in the meantime, and return how the pull ended."""
+def continue_after_a_cut(hub: FileServer, change: str) -> Path:
+    """Cut a pull in the big file, let the server change in the meantime, and return what was pulled."""
     cut = hub.cuts[CDN] = Cut(CHUNK + 4096, reset=change == "reset")
-    with start_pull(NAME) as child:
-        wait_for(child, FIRST_PART)
+
+    def go_on() -> None:
         hub.cuts.clear()
         match change:
             case "ignores ranges":
@@ -72,8 +70,8 @@ def continue_after_a_cut(hub: FileServer, change: str) -> tuple[int, str, Path]:
             case "has another file":
                 publish(hub, FILES | {"model.safetensors": OTHER})
         cut.now.set()
-        output, errors = child.communicate(timeout=120)
-    return child.returncode, errors, Path((output.splitlines() or [""])[-1])
+
+    return pull(NAME, go_on)[1]
 
 
 @pytest.mark.parametrize(
@@ -86,16 +84,13 @@ def continue_after_a_cut(hub: FileServer, change: str) -> tuple[int, str, Path]:
     ],
 )
 def test_a_torn_connection(hub: FileServer, change: str, ranges: list[str | None]) -> None:
-    status, errors, path = continue_after_a_cut(hub, change)
-    assert (status, errors) == (0, "")
-    assert weights_of(path) == BIG
+    assert weights_of(continue_after_a_cut(hub, change)) == BIG
     assert hub.asked(CDN) == ranges
 
 
 def test_a_file_that_changes_between_two_parts_is_fetched_anew(hub: FileServer) -> None:
     """The library joins the halves of two files. The hash tells, and the new file is taken whole."""
-    status, errors, path = continue_after_a_cut(hub, "has another file")
-    assert (status, errors) == (0, "")
+    path = continue_after_a_cut(hub, "has another file")
     assert weights_of(path) == OTHER
     assert hub.asked(CDN) == [None, f"bytes={CHUNK}-", None]
     blobs = {one.name for one in (path.parents[1] / "blobs").iterdir()}
@@ -268,7 +263,7 @@ def test_a_newer_storage_that_cannot_serve(hub: FileServer, monkeypatch: pytest.
 
 
 def test_offline_by_choice(hub: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert fail() == "HF_HUB_OFFLINE is set, which forbids Hugging Face for owner/repo"
     assert hub.log == []
 
@@ -302,14 +297,12 @@ def test_a_disk_that_fills_while_the_file_is_fetched(hub: FileServer, small_disk
     """Another program fills the disk when the space has been checked."""
     subprocess.run(["mount", "-o", "remount,size=16m", small_disk], check=True)
     cut = hub.cuts[CDN] = Cut(4096, resume_body=True)
-    with start_pull(NAME) as child:
+    with ThreadPoolExecutor(1) as pool:
+        failed = pool.submit(fail)
         hub.reached.wait(60)
         (small_disk / "other").write_bytes(bytes(8 << 20))
         cut.now.set()
-        _, errors = child.communicate(timeout=120)
-    assert child.returncode == 1
-    assert errors.startswith(f"no space left for hf:owner/repo in {small_disk}")
-    assert errors.count("\n") == 1
+        assert failed.result(120).startswith(f"no space left for hf:owner/repo in {small_disk}")
     (small_disk / "other").unlink()
     hub.cuts.clear()
     assert weights_of(pull(NAME)[1]) == BIG

@@ -370,24 +370,9 @@ TABLE_WORDS = sorted(
     }
     | {"Sun", "I'm", "I", "a", "A", "www", "Vi", "hello", "Hello", "King", "code", "Can't"}
 )  # fmt: skip
-ENDINGS = (". 5", " V", ".", "", " 5", ". Five", " Five", " five", ",", " I", " - Fri", "-Sun", ".com", ".py", "'s.")
-    ". 5",
-    " V",
-    ".",
-    "",
-    " 5",
-    ". Five",
-    " Five",
-    " five",
-    ",",
-    " I",
-    " - Fri",
-    "-Sun",
-    ".com",
-    ".py",
-    "?",
-    "'s.",
-)
+ENDINGS = (
+    ". 5", " V", ".", "", " 5", ". Five", " Five", " five", ",", " I", " - Fri", "-Sun", ".com", ".py", "?", "'s.",
+)  # fmt: skip
 
 
 def check_first_reader(text: str) -> None:
