@@ -1,4 +1,7 @@
-"""`voxlane serve --processes K` with real processes and a scripted engine: two server processes, and what may die."""
+"""`voxlane serve --processes K` with real processes and a scripted engine: two server processes, and what may die.
+
+Most tests share one cell, which the last of them ends; those that end or configure a cell in their own way have one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ import httpx
 import pytest
 from cell_process import CellProcess, owner_of_client, wait_gone
 from certificates import Authority, write_pair
-from examples import SOAK
 from lasting_talk import MessageCount, Talker
 from peer import MANUAL, Peer, speech
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
@@ -30,7 +32,23 @@ TALKERS, KILLS = 8, 4
 GONE_S = 20.0
 """Generous: processes that end by themselves do so within a fraction of a second."""
 
+KEY, TENANT_KEY = "secret", "vox_one"
+"""The key of every cell here, and one with a limit that the shared cell knows, too."""
+
 Start = Callable[..., CellProcess]
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def end(cell: CellProcess) -> None:
+    """End a cell, and check that nothing of it is left."""
+    pids = cell.all()
+    if cell.process.poll() is None:
+        cell.process.kill()
+    cell.wait()
+    assert not wait_gone(pids, GONE_S)
 
 
 @pytest.fixture
@@ -39,27 +57,48 @@ def start(tmp_path: Path, no_leaks: None) -> Iterator[Start]:
     started: list[CellProcess] = []
 
     def start(processes: int = 2, **parts: Any) -> CellProcess:
-        started.append(CellProcess(tmp_path / "cell.log", processes, **parts))
+        started.append(CellProcess(tmp_path / "cell.log", processes, api_key=KEY, **parts))
         return started[-1]
 
     yield start
     for cell in started:
-        pids = cell.all()
-        if cell.process.poll() is None:
-            cell.process.kill()
-        cell.wait()
-        assert not wait_gone(pids, GONE_S)
+        end(cell)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CellProcess]:
+    """A cell of two server processes, with a key that may hold one conversation."""
+    folder = tmp_path_factory.mktemp("cell")
+    keys = folder / "keys.json"
+    record = {"name": "one", "hash": key_hash(TENANT_KEY), "conversations": 1}
+    assert KeyRecord(**record)
+    keys.write_text(json.dumps({"version": 1, "keys": [record]}))
+    keys.chmod(0o600)
+    cell = CellProcess(folder / "cell.log", api_key=KEY, server={"drain_s": 30.0}, keys={"file": str(keys)})
+    yield cell
+    end(cell)
+
+
+@pytest.fixture
+def cell(shared: CellProcess, no_leaks: None) -> CellProcess:
+    """The cell that tests share."""
+    return shared
 
 
 async def started(start: Start, *arguments: Any, **parts: Any) -> CellProcess:
     return await asyncio.to_thread(start, *arguments, **parts)
 
 
+async def connect(cell: CellProcess, hello: dict[str, Any] | None = None, key: str = KEY, **options: Any) -> Peer:
+    """Connect to any process."""
+    return await Peer.open(cell.url, hello, ping_interval=None, additional_headers=bearer(key), **options)
+
+
 async def open_at(cell: CellProcess, pid: int, hello: dict[str, Any] | None = None, **options: Any) -> Peer:
     """Connect until the kernel has chosen a certain process; then say hello."""
     while True:
         try:
-            peer = await Peer.open(cell.url, ping_interval=None, **options)
+            peer = await connect(cell, **options)
         except TimeoutError:  # a process that hangs accepts connections and answers none
             continue
         port = peer.socket.transport.get_extra_info("sockname")[1]
@@ -75,7 +114,7 @@ async def resumed(cell: CellProcess, peer: Peer, pid: int | None = None) -> Peer
     hello = {"resume": peer.ready["token"], "last_seq": max(message[1] for message in peer.seen)}
     while True:
         try:
-            return await (Peer.open(cell.url, hello, ping_interval=None) if pid is None else open_at(cell, pid, hello))
+            return await (connect(cell, hello) if pid is None else open_at(cell, pid, hello))
         except (OSError, EOFError, InvalidHandshake, InvalidMessage, ConnectionClosed):
             await asyncio.sleep(0.05)
 
@@ -88,12 +127,11 @@ def texts(peer: Peer) -> list[str]:
 class Http:
     """Sends every request on a connection of its own: the kernel chooses a process for each."""
 
-    def __init__(self, cell: CellProcess, key: str = "") -> None:
+    def __init__(self, cell: CellProcess) -> None:
         self._url = cell.url
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
 
     async def send(self, method: str, path: str, **content: Any) -> httpx.Response:
-        async with httpx.AsyncClient(timeout=60, verify=False, headers=self._headers) as client:
+        async with httpx.AsyncClient(timeout=60, verify=False, headers=bearer(KEY)) as client:
             return await client.request(method, self._url + path, **content)
 
     async def metric(self, name: str) -> float:
@@ -118,8 +156,7 @@ async def until_servers(cell: CellProcess, count: int, *, without: int = 0) -> l
         await asyncio.sleep(0.02)
 
 
-async def test_two_server_processes_serve_at_once(start: Start) -> None:
-    cell = await started(start)
+async def test_two_server_processes_serve_at_once(cell: CellProcess) -> None:
     http = Http(cell)
     first, second = await until_servers(cell, 2)
     assert len(cell.engines()) == 1
@@ -136,17 +173,13 @@ async def test_two_server_processes_serve_at_once(start: Start) -> None:
     await http.until_metric(counted, 20)  # a request is counted just after its answer
     await asyncio.gather(one.bye(), two.bye())
     await http.until_metric("voxlane_sessions", 0)
-    pids = cell.all()
-    assert await asyncio.to_thread(cell.stop) == 0
-    assert not wait_gone(pids, GONE_S)
 
 
 def chat(said: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": said}]}
 
 
-async def test_a_killed_server_process_takes_only_its_own_sockets(start: Start) -> None:
-    cell = await started(start)
+async def test_a_killed_server_process_takes_only_its_own_sockets(cell: CellProcess) -> None:
     http = Http(cell)
     first, second = await until_servers(cell, 2)
     lost, kept = await open_at(cell, first), await open_at(cell, second)
@@ -154,6 +187,7 @@ async def test_a_killed_server_process_takes_only_its_own_sockets(start: Start) 
     await lost.send("text", "wait for ever")  # a request that the engine never ends
     await lost.until("reply_text")
     await http.until_metric('voxlane_engine_requests{state="running"}', 1)
+    restarts = await http.metric("voxlane_process_restarts_total")
     counted = await http.metric('voxlane_turns_total{end="done"}')
     cell.kill(first)
     assert await lost.closed() == 1006
@@ -165,14 +199,12 @@ async def test_a_killed_server_process_takes_only_its_own_sockets(start: Start) 
     await http.until_metric('voxlane_engine_requests{state="running"}', 0)  # its request was cancelled
     await until_servers(cell, 2, without=first)
     assert await http.metric('voxlane_turns_total{end="done"}') > counted  # what it had counted is not lost
-    assert await http.metric("voxlane_process_restarts_total") == 1
+    assert await http.metric("voxlane_process_restarts_total") == restarts + 1
     assert await http.metric("voxlane_sessions") == 2
     await asyncio.gather(again.bye(), kept.bye())
-    assert await asyncio.to_thread(cell.stop) == 0
 
 
-async def test_all_server_processes_get_the_next_engine(start: Start) -> None:
-    cell = await started(start)
+async def test_all_server_processes_get_the_next_engine(cell: CellProcess) -> None:
     http = Http(cell)
     first, second = await until_servers(cell, 2)
     peers = [await open_at(cell, first), await open_at(cell, second)]
@@ -180,23 +212,27 @@ async def test_all_server_processes_get_the_next_engine(start: Start) -> None:
         await peer.send("text", "wait for ever")
         await peer.until("reply_text")
     (engine,) = cell.engines()
+    died, begun = 'voxlane_engine_restarts_total{cause="died"}', "voxlane_engine_starts_total"
+    before = await http.metric(died), await http.metric(begun)
     cell.kill(engine)
     for peer in peers:
         assert (await peer.until("turn_done"))[3] == "failed"
         assert (await peer.say("tell me our history"))[-1][3] == "done"
     assert cell.engines() != [engine]
-    assert await http.metric('voxlane_engine_restarts_total{cause="died"}') == 1
-    assert await http.metric("voxlane_engine_starts_total") == 2
+    assert (await http.metric(died), await http.metric(begun)) == (before[0] + 1, before[1] + 1)
     assert sorted(cell.servers()) == sorted([first, second])
     for peer in peers:
         await peer.bye()
 
 
-@pytest.mark.parametrize("seed", range(5 if SOAK else 1))
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
 async def test_killed_server_processes_lose_nothing_that_was_told(start: Start, seed: int) -> None:
     cell = await started(start, 3, store={"wait_s": 10.0})
     chance, count, enough = random.Random(seed), MessageCount(), asyncio.Event()
     talkers = [Talker(f"talker {number}", cell.url, random.Random(number), count) for number in range(TALKERS)]
+    for one in talkers:
+        one.options["additional_headers"] = bearer(KEY)
 
     async def converse(talker: Talker) -> None:
         while not enough.is_set():
@@ -220,8 +256,7 @@ async def test_killed_server_processes_lose_nothing_that_was_told(start: Start, 
     assert await asyncio.to_thread(cell.stop) == 0
 
 
-async def test_a_server_process_that_hangs_is_replaced(start: Start) -> None:
-    cell = await started(start)
+async def test_a_server_process_that_hangs_is_replaced(cell: CellProcess) -> None:
     first, second = await until_servers(cell, 2)
     stopped, kept = await open_at(cell, first), await open_at(cell, second)
     await stopped.say("remember me")
@@ -237,7 +272,7 @@ async def test_a_server_process_that_hangs_is_replaced(start: Start) -> None:
 
 async def test_nothing_outlives_the_supervisor(start: Start) -> None:
     cell = await started(start)
-    peer = await Peer.open(cell.url, MANUAL, ping_interval=None)
+    peer = await connect(cell, MANUAL)
     pids = cell.all()
     assert len(pids) == 4
     began_s = time.perf_counter()
@@ -247,33 +282,10 @@ async def test_nothing_outlives_the_supervisor(start: Start) -> None:
     print(f"kill -9 of the supervisor: no process after {(time.perf_counter() - began_s) * 1e3:.0f} ms, limit 2000")
 
 
-def folder_of(cell: CellProcess) -> Path:
-    """Return the folder whose lock the supervisor holds; other cells may come and go meanwhile."""
-    opened = [os.readlink(one) for one in Path(f"/proc/{cell.pid}/fd").iterdir()]
-    (lock,) = (Path(one) for one in opened if one.startswith(f"{usual_base() / PREFIX}") and one.endswith("/lock"))
-    return lock.parent
-
-
-async def test_sigterm_lets_answers_finish_and_leaves_nothing(start: Start) -> None:
-    cell = await started(start, server={"drain_s": 30.0})
-    folder = folder_of(cell)
-    assert folder.stat().st_mode & 0o77 == 0
-    first, second = await until_servers(cell, 2)
-    peers = [await open_at(cell, first), await open_at(cell, second)]
-    pids = cell.all()
-    cell.process.send_signal(signal.SIGTERM)
-    for peer in peers:  # no other process could go on with them: they may finish here
-        assert (await peer.until("go_away"))[3] == "draining"
-        assert (await peer.say("one more word"))[-1][3] == "done"
-        await peer.bye()
-    assert await asyncio.to_thread(cell.wait) == 0
-    assert not wait_gone(pids, GONE_S)
-    assert not folder.exists()
-
-
+@pytest.mark.soak
 async def test_a_second_sigterm_ends_at_once(start: Start) -> None:
     cell = await started(start, server={"drain_s": 600.0})
-    peer = await Peer.open(cell.url, MANUAL, ping_interval=None)
+    peer = await connect(cell, MANUAL)
     cell.process.send_signal(signal.SIGTERM)
     await peer.until("go_away")
     cell.process.send_signal(signal.SIGTERM)
@@ -281,8 +293,7 @@ async def test_a_second_sigterm_ends_at_once(start: Start) -> None:
     assert await asyncio.to_thread(cell.wait) == 0
 
 
-async def test_one_server_process_can_be_replaced_alone(start: Start) -> None:
-    cell = await started(start, server={"drain_s": 30.0})
+async def test_one_server_process_can_be_replaced_alone(cell: CellProcess) -> None:
     first, second = await until_servers(cell, 2)
     moved, kept = await open_at(cell, first), await open_at(cell, second)
     await moved.say("take this along")
@@ -296,8 +307,7 @@ async def test_one_server_process_can_be_replaced_alone(start: Start) -> None:
         await peer.bye()
 
 
-async def test_a_parked_conversation_is_resumed_at_another_process(start: Start) -> None:
-    cell = await started(start)
+async def test_a_parked_conversation_is_resumed_at_another_process(cell: CellProcess) -> None:
     http = Http(cell)
     first, second = await until_servers(cell, 2)
     peer = await open_at(cell, first)
@@ -310,18 +320,11 @@ async def test_a_parked_conversation_is_resumed_at_another_process(start: Start)
     await peer.bye()
 
 
-async def test_the_limits_of_a_tenant_hold_for_all_processes(start: Start, tmp_path: Path) -> None:
-    keys = tmp_path / "keys.json"
-    record = {"name": "one", "hash": key_hash("vox_one"), "conversations": 1}
-    assert KeyRecord(**record)
-    keys.write_text(json.dumps({"version": 1, "keys": [record]}))
-    keys.chmod(0o600)
-    cell = await started(start, keys={"file": str(keys)})
+async def test_the_limits_of_a_tenant_hold_for_all_processes(cell: CellProcess) -> None:
     first, second = await until_servers(cell, 2)
-    options = {"additional_headers": {"Authorization": "Bearer vox_one"}}
-    peer = await open_at(cell, first, **options)
+    peer = await open_at(cell, first, key=TENANT_KEY)
     while True:  # until the other process has refused it
-        other = await Peer.open(cell.url, ping_interval=None, **options)
+        other = await connect(cell, key=TENANT_KEY)
         owner = owner_of_client(other.socket.transport.get_extra_info("sockname")[1], cell.servers())
         await other.send("hello", MANUAL)
         message = await other.next()
@@ -331,13 +334,11 @@ async def test_the_limits_of_a_tenant_hold_for_all_processes(start: Start, tmp_p
         if owner == second:
             break
     peer.drop()
-    hello = {"resume": peer.ready["token"]}
-    again = await open_at(cell, second, hello, **options)  # its own place is not in its way
+    again = await open_at(cell, second, {"resume": peer.ready["token"]}, key=TENANT_KEY)  # its own place is free
     await again.bye()
 
 
-async def test_a_voice_is_known_to_all_processes(start: Start) -> None:
-    cell = await started(start)
+async def test_a_voice_is_known_to_all_processes(cell: CellProcess) -> None:
     http = Http(cell)
     sample = wav(speech("", 5.0))
     made = await http.send(
@@ -351,8 +352,9 @@ async def test_a_voice_is_known_to_all_processes(start: Start) -> None:
         assert spoken.status_code == 200, spoken.text
         assert len((await http.send("GET", "/v1/audio/voices")).json()["data"]) == 1
     (engine,) = cell.engines()
+    begun = await http.metric("voxlane_engine_starts_total")
     cell.kill(engine)
-    await http.until_metric("voxlane_engine_starts_total", 2)
+    await http.until_metric("voxlane_engine_starts_total", begun + 1)
     first, *_ = cell.servers()
     cell.kill(first)
     await until_servers(cell, 2, without=first)
@@ -374,19 +376,41 @@ def wav(pcm: bytes) -> bytes:
     return head + pcm
 
 
-async def test_a_client_secret_opens_every_process(start: Start) -> None:
-    cell = await started(start, api_key="secret")
-    http = Http(cell, "secret")
+async def test_a_client_secret_opens_every_process(cell: CellProcess) -> None:
+    http = Http(cell)
     body = {"session": {"type": "realtime", "instructions": "Be brief."}}
     made = await http.send("POST", "/v1/realtime/client_secrets", json=body)
     assert made.status_code == 200, made.text
-    options = {"additional_headers": {"Authorization": f"Bearer {made.json()['value']}"}}
     for pid in cell.servers():
-        peer = await open_at(cell, pid, **options)
+        peer = await open_at(cell, pid, key=made.json()["value"])
         assert peer.ready["config"]["instructions"] == "Be brief."
         await peer.bye()
 
 
+def folder_of(cell: CellProcess) -> Path:
+    """Return the folder whose lock the supervisor holds; other cells may come and go meanwhile."""
+    opened = [os.readlink(one) for one in Path(f"/proc/{cell.pid}/fd").iterdir()]
+    (lock,) = (Path(one) for one in opened if one.startswith(f"{usual_base() / PREFIX}") and one.endswith("/lock"))
+    return lock.parent
+
+
+async def test_sigterm_lets_answers_finish_and_leaves_nothing(cell: CellProcess) -> None:
+    folder = folder_of(cell)
+    assert folder.stat().st_mode & 0o77 == 0
+    first, second = await until_servers(cell, 2)
+    peers = [await open_at(cell, first), await open_at(cell, second)]
+    pids = cell.all()
+    cell.process.send_signal(signal.SIGTERM)
+    for peer in peers:  # no other process could go on with them: they may finish here
+        assert (await peer.until("go_away"))[3] == "draining"
+        assert (await peer.say("one more word"))[-1][3] == "done"
+        await peer.bye()
+    assert await asyncio.to_thread(cell.wait) == 0
+    assert not wait_gone(pids, GONE_S)
+    assert not folder.exists()
+
+
+@pytest.mark.soak
 async def test_an_engine_for_each_gpu(start: Start) -> None:
     cell = await started(start, server={"gpus": ["0", "1"]})
     http = Http(cell)
@@ -419,10 +443,11 @@ def read_environment(pid: int) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
+@pytest.mark.soak
 async def test_engines_that_never_come_back_end_the_cell(start: Start, tmp_path: Path) -> None:
     once = {"model": f"once:{tmp_path / 'started'}", "start_failures": 2}
     cell = await started(start, engine=once, server={"drain_s": 600.0})
-    peer = await Peer.open(cell.url, MANUAL, ping_interval=None)
+    peer = await connect(cell, MANUAL)
     pids = cell.all()
     (engine,) = cell.engines()
     cell.kill(engine)
@@ -432,17 +457,20 @@ async def test_engines_that_never_come_back_end_the_cell(start: Start, tmp_path:
     assert not wait_gone(pids, GONE_S)
 
 
+@pytest.mark.soak
 async def test_an_engine_that_cannot_start_ends_the_cell(tmp_path: Path, no_leaks: None) -> None:
     with pytest.raises(AssertionError, match="there is no such model, and never was"):
         await asyncio.to_thread(CellProcess, tmp_path / "cell.log", engine={"model": "start-failed"})
 
 
+@pytest.mark.soak
 async def test_a_taken_port_is_told_in_one_line(start: Start, tmp_path: Path) -> None:
     cell = await started(start)
     with pytest.raises(AssertionError, match="the port is in use"):
         await asyncio.to_thread(CellProcess, tmp_path / "other.log", server={"port": cell.port})
 
 
+@pytest.mark.soak
 async def test_a_cell_with_a_certificate_serves_it(start: Start, tmp_path: Path) -> None:
     authority = Authority()
     cert, key = write_pair(tmp_path, authority.pair("cell"))
@@ -450,5 +478,5 @@ async def test_a_cell_with_a_certificate_serves_it(start: Start, tmp_path: Path)
     assert cell.url.startswith("https://")
     for _ in range(8):  # the kernel chooses a process for each
         assert (await Http(cell).send("GET", "/readyz")).status_code == 200
-    peer = await Peer.open(cell.url, MANUAL, ping_interval=None, ssl=authority.client())
+    peer = await connect(cell, MANUAL, ssl=authority.client())
     await peer.bye()
