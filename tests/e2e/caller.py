@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,9 @@ from voxlane.server.player import Player
 
 RATE, OUT_RATE = 16_000, 24_000
 FRAME = RATE // 50
+LATE_S = 0.5
+"""A caller that stood still sends no more than this at once: sound that comes faster than real time is refused."""
+WAIT_S = 120.0
 CONFIG = {"temperature": 0.0, "seed": 7, "max_tokens": 20}
 
 
@@ -37,6 +40,7 @@ class Caller:
     events: list[Event] = field(default_factory=list)
     speech: list[np.ndarray] = field(default_factory=list)
     played: list[bytes] = field(default_factory=list)  # without the silence where nothing was there to play
+    listening: bool = True  # whether the loudspeaker plays on; a test that waits for the server may let it stand still
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def speak(self, sound: np.ndarray) -> None:
@@ -44,13 +48,17 @@ class Caller:
 
     async def until(self, name: str, since: int, **fields: int) -> Event:
         """Wait for an event; a server that does not send it makes the test run into its limit."""
+        return await self.until_one_of((name,), since, **fields)
+
+    async def until_one_of(self, names: Collection[str], since: int, **fields: int) -> Event:
+        """Wait for the first event of some names."""
 
         def found() -> Event | None:
-            named = (event for event in self.events[since:] if event.name == name)
+            named = (event for event in self.events[since:] if event.name in names)
             return next((event for event in named if all(event[key] == value for key, value in fields.items())), None)
 
         async with self.news:
-            await asyncio.wait_for(self.news.wait_for(lambda: found() is not None), 60)
+            await asyncio.wait_for(self.news.wait_for(lambda: found() is not None), WAIT_S)
         event = found()
         assert event is not None
         return event
@@ -63,12 +71,12 @@ class Caller:
             return self.player.epoch == reply["epoch"] and self.player.position >= seconds * OUT_RATE
 
         async with self.news:
-            await asyncio.wait_for(self.news.wait_for(heard), 60)
+            await asyncio.wait_for(self.news.wait_for(heard), WAIT_S)
 
     async def finish_playing(self) -> None:
         """Wait for the last frames at the loudspeaker."""
         async with self.news:
-            await asyncio.wait_for(self.news.wait_for(lambda: not self.player.queued), 60)
+            await asyncio.wait_for(self.news.wait_for(lambda: not self.player.queued), WAIT_S)
 
     async def live(self) -> None:
         loop = asyncio.get_running_loop()
@@ -80,14 +88,14 @@ class Caller:
                 frame[: len(piece)] = piece
             await self.client.send_audio(frame.tobytes())
             before = self.player.position, self.player.epoch
-            pcm = self.player.pull(OUT_RATE // 50)
+            pcm = self.player.pull(OUT_RATE // 50) if self.listening else b""
             moved = self.player.position - (before[0] if before[1] == self.player.epoch else 0)
             if moved:
                 self.played.append(pcm[: 2 * moved])
                 async with self.news:
                     self.news.notify_all()
             await self.client.send_acks()
-            at += 0.02
+            at = max(at + 0.02, loop.time() - LATE_S)
             await asyncio.sleep(max(0.0, at - loop.time()))
 
     async def listen(self) -> None:

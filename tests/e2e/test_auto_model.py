@@ -25,8 +25,12 @@ def test_auto_serves_and_says_why(start_server: Callable[..., Any]) -> None:
     assert "voxlane serve --model" in banner[2]
     served = httpx.get(f"{server.url}/healthz", timeout=60).json()["model"]
     assert served in LEAST_TOKENS_S
+    asked: Any = [{"role": "user", "content": "What is the capital city of France? Answer in English."}]
+    answer = server.client.chat.completions.create(model=served, messages=asked, temperature=0, max_tokens=20)
+    assert "Paris" in answer.choices[0].message.content, "it makes sense"
 
 
+@pytest.mark.soak
 def test_without_a_network_the_model_that_is_here_answers(
     start_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,6 @@
 """Server processes that die or are replaced under running conversations, with the SQLite store and a scripted engine.
 
-`make soak` kills fifty times: five times in each of ten rounds.
+`make test` kills once among four talkers; `make soak` fifty times among ten: five times in each of ten rounds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import pytest
 from examples import SOAK
 from lasting_talk import MessageCount, ServerProcess, Talker
 
-ROUNDS, KILLS = (10, 5) if SOAK else (1, 3)
-TALKERS = 10
+ROUNDS, KILLS, TALKERS = (10, 5, 10) if SOAK else (1, 1, 4)
 ROLLING = 20
 
 
@@ -72,6 +71,7 @@ async def test_killed_servers_lose_nothing_that_was_told(
     await asyncio.to_thread(server.stop)
 
 
+@pytest.mark.soak
 async def test_a_rolling_restart_drops_no_conversation(tmp_path: Path, servers: list[ServerProcess]) -> None:
     count, enough = MessageCount(), asyncio.Event()
     old = await asyncio.to_thread(start, servers, tmp_path)
