@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from examples import examples
+from examples import SOAK, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -112,7 +112,7 @@ PARTS = st.lists(
 
 
 @given(PARTS, st.floats(-95, -40), st.integers(0, 1 << 30))
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=300 if SOAK else 10, deadline=None)
 def test_any_scene_is_heard_bit_for_bit_alike(
     voices: list[Floats], parts: list[tuple[int, float, float]], background: float, seed: int
 ) -> None:
@@ -141,7 +141,7 @@ def test_any_scene_is_heard_bit_for_bit_alike(
     PARTS,
     st.integers(0, 1 << 30),
 )
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=300 if SOAK else 10, deadline=None)
 def test_any_policy_means_the_same(
     voices: list[Floats],
     policy: EarPolicy,
@@ -180,7 +180,7 @@ def conversation(chance: np.random.Generator) -> list[tuple[int, float, float]]:
 def test_silero_decides_alike_in_conversations(voices: list[Floats]) -> None:
     """Silero's sums are rounded otherwise in native code, by less than 1e-5: no decision may change by that."""
     happened, learnt, asked, admitted = Counter[str](), 0, 0, 0
-    for seed in range(examples(150)):
+    for seed in range(150 if SOAK else 6):
         chance = np.random.default_rng(seed)
         native, reference = NativeEar(finished=loudness), Ear(finished=loudness)
         portrait = native._portrait
