@@ -12,6 +12,7 @@ import lfm2_audio_checkpoint as checkpoint
 import pytest
 import torch
 from converse_listener import BLOCK, Listener, Talker, assert_alike, sound
+from examples import sweep
 
 from voxlane.engine.api import (
     Append,
@@ -106,7 +107,7 @@ def test_a_listener_with_audio_gets_several_frames_at_a_time_and_none_is_lost(
     """The first frame leaves alone. Before text, and at the end, all frames that were made are decoded."""
     listener = Listener(model, codec, prompts)
     listener.tick_s = 1e-6  # the engine is faster than the sound
-    for seed in range(6):
+    for seed in range(3):
         name, sampling = f"s{seed}", SamplingParams(max_tokens=4 + 2 * seed, temperature=1.0, top_k=20, seed=seed)
         _, pcm, pieces = answer(listener, Submit(name, "converse", sampling=sampling), sound(0.4, seed))
         frames = sum(len(piece) > 1 and piece[0] != model.end_code for piece in pieces)
@@ -155,7 +156,7 @@ def test_held_and_let_go_nothing_is_lost_or_repeated(
 
 
 @both
-@pytest.mark.parametrize("frame", [0, 1, 4, 5])
+@pytest.mark.parametrize("frame", sweep([4, 0, 1, 5]))
 def test_rewound_it_says_the_same_again(
     model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts, make: type[ConverseRunner], frame: int
 ) -> None:
@@ -271,7 +272,7 @@ def place_of_end(pieces: list[tuple[int, ...]]) -> int:
 
 
 @both
-@pytest.mark.parametrize("sampling", LONG, ids=lambda one: str(one.max_tokens))
+@pytest.mark.parametrize("sampling", sweep(LONG, here=2), ids=lambda one: str(one.max_tokens))
 def test_text_as_long_as_it_may_be_is_ended_and_said(
     talker: Talker, make: type[ConverseRunner], sampling: SamplingParams
 ) -> None:
@@ -291,7 +292,7 @@ def test_text_as_long_as_it_may_be_is_ended_and_said(
 
 
 @both
-@pytest.mark.parametrize("sampling", LONG, ids=lambda one: str(one.max_tokens))
+@pytest.mark.parametrize("sampling", sweep(LONG), ids=lambda one: str(one.max_tokens))
 def test_held_or_rewound_where_its_text_was_ended_an_answer_is_the_same(
     talker: Talker, make: type[ConverseRunner], sampling: SamplingParams
 ) -> None:
@@ -316,7 +317,7 @@ def test_held_or_rewound_where_its_text_was_ended_an_answer_is_the_same(
         assert_alike(listener.pcm["a"], pcm)
 
 
-@both
+@pytest.mark.parametrize("make", sweep([CudaConverse, ConverseRunner]), ids=["device", "host"])
 def test_answers_whose_text_is_ended_do_not_depend_on_others(talker: Talker, make: type[ConverseRunner]) -> None:
     """Two rows of the codec for four who speak, and so few blocks that some have to yield."""
     alone = [

@@ -99,7 +99,7 @@ def as_recognised(text: str) -> str:
     return text.rstrip(".?! ") + "."
 
 
-@pytest.mark.parametrize("before", [(), TALK], ids=["first turn", "later"])
+@pytest.mark.parametrize("before", [TALK, pytest.param((), marks=pytest.mark.soak)], ids=["later", "first turn"])
 def test_whole_sentences_are_told_from_beginnings(driver: Driver, before) -> None:
     for index, sentence in enumerate(SENTENCES):
         driver.send(
