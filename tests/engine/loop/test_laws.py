@@ -9,10 +9,8 @@ from drive import PROMPTS, Driver, assemble_float32, chat_config, complete, run_
 from full_pool import empty_prefix_cache, shrink
 from msgspec import structs
 
-from voxlane.engine.api import Cancel, Pause, Priority, Resume, SamplingParams, Submit
+from voxlane.engine.api import Pause, Resume, SamplingParams, Submit
 from voxlane.engine.build.assemble import Assembly, assemble
-from voxlane.engine.schedule.plan import Limits
-from voxlane.engine.schedule.request import RequestState
 
 pytestmark = pytest.mark.weights
 
@@ -20,13 +18,9 @@ COUNT = 12
 CONFIG = chat_config(kv_memory_mib=48, swap_memory_mib=48, policy="fcfs")
 
 
-@pytest.fixture(scope="module", params=["packed", "float32"])
+@pytest.fixture(scope="module", params=["packed", pytest.param("float32", marks=pytest.mark.soak)])
 def engine(request: pytest.FixtureRequest) -> Assembly:
     return assemble(CONFIG) if request.param == "packed" else assemble_float32(CONFIG)
-
-
-packed_only = pytest.mark.parametrize("engine", ["packed"], indirect=True)
-"""For tests of the schedule alone, which does not depend on how the weights are stored."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +56,6 @@ def test_in_a_batch_of_eight(engine, alone):
     assert run_all(engine.core, submits()) == alone
 
 
-@packed_only
 @pytest.mark.parametrize("policy", ["priority", "deadline"])
 def test_under_every_policy(engine, alone, policy):
     limit(engine, policy=policy, step_budget_s=0.02)
@@ -84,7 +77,6 @@ def test_with_a_warm_prefix_cache(engine, alone):
     assert [driver.text("warm")] == cold
 
 
-@packed_only
 def test_after_a_pause(engine, alone):
     driver = Driver(engine.core)
     driver.send(*submits())
@@ -98,7 +90,6 @@ def test_after_a_pause(engine, alone):
     assert [driver.text(f"r{index}") for index in range(8)] == alone
 
 
-@packed_only
 def test_after_its_blocks_went_to_the_host(engine, alone):
     texts, swapped = run_short_of_blocks(engine)
     assert texts == alone
@@ -130,7 +121,6 @@ def run_short_of_blocks(engine: Assembly) -> tuple[list[str], int]:
             scheduler.resources["chat"].pool.release(block)
 
 
-@packed_only
 def test_with_prompt_lookup(engine, alone):
     limit(engine, lookup_tokens=4)
     driver = Driver(engine.core)
@@ -151,57 +141,3 @@ def test_a_seeded_draw_does_not_depend_on_the_batch(engine):
     assert together == alone
     other = structs.replace(sampling, seed=8)
     assert run_all(engine.core, [Submit("x", "complete", text=PROMPTS[0], sampling=other)]) != alone[:1]
-
-
-@packed_only
-def test_a_critical_request_takes_blocks_and_rows_and_the_others_still_finish_unchanged(engine, alone):
-    limit(engine, policy="deadline", max_batch=3, step_budget_s=10.0)
-    scheduler = engine.core.scheduler
-    taken = shrink(scheduler.resources["chat"].pool, leave=7)
-    try:
-        driver = Driver(engine.core)
-        driver.send(*submits()[1:])
-        driver.step(6)
-        driver.send(complete("urgent", PROMPTS[0], COUNT, priority=Priority.CRITICAL))
-        driver.step()
-        assert scheduler.requests["urgent"].output_tokens == 1, "it was in the very next step"
-        driver.finish()
-        assert driver.text("urgent") == alone[0]
-        assert [driver.text(f"r{index}") for index in range(1, 8)] == alone[1:]
-    finally:
-        for block in taken:
-            scheduler.resources["chat"].pool.release(block)
-
-
-@packed_only
-def test_cancel_frees_its_blocks_at_once_and_a_pause_takes_what_runs_out_of_the_batch(engine):
-    driver = Driver(engine.core)
-    scheduler = engine.core.scheduler
-    driver.send(complete("a", PROMPTS[0], 200, session="s"), complete("b", PROMPTS[1], 200, session="t"))
-    driver.step(3)
-    used = scheduler.resources["chat"].pool.used
-    driver.send(Pause(("a", "c")), complete("c", PROMPTS[2], 2, session="s", priority=Priority.CRITICAL), Cancel("b"))
-    assert scheduler.resources["chat"].pool.used < used
-    assert scheduler.requests["a"].state is RequestState.PAUSED
-    assert scheduler.requests["c"].state is RequestState.WAITING, "what comes after the pause is not paused by it"
-    driver.step(3)
-    assert driver.end("c").reason == "length"
-    assert driver.end("b").reason == "cancelled"
-    driver.send(Cancel("a"))
-    assert scheduler.resources["chat"].pool.used == 0
-
-
-@packed_only
-def test_what_never_fits_is_refused_with_its_numbers(engine):
-    driver = Driver(engine.core)
-    driver.send(complete("long", "word " * 40_000, 1), complete("bad", "x", 0), complete("empty", "", 1))
-    assert driver.end("long").code == "too_long"
-    assert driver.end("bad").code == "bad_request"
-    assert driver.end("empty").code == "bad_request"
-    assert not driver.core.busy
-
-
-@packed_only
-def test_limits_are_what_the_configuration_says(engine):
-    assert isinstance(engine.core.scheduler.limits, Limits)
-    assert engine.ready.kv_blocks == engine.core.scheduler.resources["chat"].pool.num_blocks

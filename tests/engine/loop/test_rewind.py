@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from examples import sweep
 from noise_talker import noise_codec, noise_talker
 from numpy.typing import NDArray
 from simulation import Clock, reason
@@ -59,7 +60,7 @@ def say(simulation: TalkerSimulation, submit: Submit, text: str, *more: ToEngine
 
 
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("host", [0, 60])
+@pytest.mark.parametrize("host", sweep([60, 0]))
 def test_a_reply_that_goes_back_sounds_as_if_it_had_not(host, late):
     """Four, of several utterances each, short of blocks and places; held, let go on, and told more on the way."""
     random = Random(host + late)

@@ -17,9 +17,7 @@ def traced(path, *, close: bool):
         simulation.core._telemetry._trace = trace
         sampling = SamplingParams(max_tokens=4, ignore_eos=True)
         simulation.send(Submit("secret-id", "complete", text="ABCDEFGHIJ", sampling=sampling))
-        simulation.send(
-            Submit("other", "complete", text="AB", sampling=sampling, priority=Priority.CRITICAL),
-        )
+        simulation.send(Submit("other", "complete", text="AB", sampling=sampling, priority=Priority.CRITICAL))
         simulation.run()
         simulation.core.idle()
         if not close:
