@@ -32,6 +32,7 @@ def test_a_tone_survives(rate: int) -> None:
     assert np.abs(heard[4_800:14_400]).max() == pytest.approx(0.5, abs=0.1)
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.integers(0, 900), max_size=8))
 def test_packets_hold_20_ms_however_the_input_is_cut(cuts: list[int]) -> None:
     samples = noise(sum(cuts))

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from examples import examples
+from examples import SOAK, examples
 from hypothesis import given, settings
 
 from voxlane.codecs.errors import UnsupportedAudio
@@ -38,26 +38,26 @@ def test_any_cut_gives_the_same_bits(pair: tuple[int, int], cuts: list[int], see
     assert len(whole) == ceil(len(samples) * pair[1] / pair[0])
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=str)
-def test_sample_by_sample_gives_the_same_bits(pair: tuple[int, int]) -> None:
-    samples = noise(1_500)
-    stream = Resampler(*pair)
-    pieces = [stream.push(samples[index : index + 1]) for index in range(len(samples))]
-    assert np.array_equal(np.concatenate([*pieces, stream.flush()]), resample(samples, *pair))
+def test_sample_by_sample_gives_the_same_bits() -> None:
+    for pair in PAIRS if SOAK else PAIRS[::4]:
+        samples = noise(1_500)
+        stream = Resampler(*pair)
+        pieces = [stream.push(samples[index : index + 1]) for index in range(len(samples))]
+        assert np.array_equal(np.concatenate([*pieces, stream.flush()]), resample(samples, *pair)), pair
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=str)
-def test_what_is_held_back_is_what_is_stated(pair: tuple[int, int]) -> None:
-    source, target = pair
-    stream = Resampler(source, target)
-    assert stream.hold_back_ms <= 2.05
-    received = produced = 0
-    for size in (1, 7, 160, 441, 3, 960):
-        received += size
-        produced += len(stream.push(noise(size)))
-        held_ms = (received / source - produced / target) * 1000
-        assert held_ms <= stream.hold_back_ms + 1e-9
-    assert held_ms > stream.hold_back_ms - 1000 / target - 1e-9  # and no less: the figure is tight
+def test_what_is_held_back_is_what_is_stated() -> None:
+    for source, target in PAIRS:
+        stream = Resampler(source, target)
+        assert stream.hold_back_ms <= 2.05
+        received = produced = 0
+        for size in (1, 7, 160, 441, 3, 960):
+            received += size
+            produced += len(stream.push(noise(size)))
+            held_ms = (received / source - produced / target) * 1000
+            assert held_ms <= stream.hold_back_ms + 1e-9, (source, target)
+        # And no less: the figure is tight.
+        assert held_ms > stream.hold_back_ms - 1000 / target - 1e-9, (source, target)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from examples import sweep
 from speech_simulation import PretendListeningModel
 
 from voxlane.codecs.silero import FRAME_SAMPLES
@@ -30,7 +31,7 @@ def sounds(count: int) -> list[np.ndarray]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [1, 3, 7, 40])
+@pytest.mark.parametrize("count", sweep([7, 1, 3, 40]))
 def test_streams_together_hear_what_each_hears_alone(count: int) -> None:
     """In pieces of any size, said before or not, by streams that come and are asked in any order."""
     source, together = random.Random(count), DeviceVad(HOST)

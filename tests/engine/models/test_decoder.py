@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from checkpoints import CONFIGS, random_tensors, write_checkpoint
+from lazily import transformers
 from paged import Pager
 from pretended_device import pretended_cuda
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from voxlane.engine.kernels.linear import skinny
 from voxlane.engine.kernels.linear.weights import ExpertWeights
@@ -30,16 +32,16 @@ TOKENS = random.Random(3).choices(range(3, 211), k=45)  # longer than every slid
 PROMPTS = [TOKENS[start : start + length] for start, length in ((0, 5), (5, 17), (9, 1), (20, 24))]
 
 
-def reference(path: Path) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True).eval()
+def reference(path: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True).eval()
 
 
-def reference_logits(model: PreTrainedModel, tokens: list[int]) -> Tensor:
+def reference_logits(model: Any, tokens: list[int]) -> Tensor:
     with torch.inference_mode():
         return model(torch.tensor([tokens]), use_cache=False).logits[0]
 
 
-def reference_greedy(model: PreTrainedModel, prompt: list[int], count: int) -> list[int]:
+def reference_greedy(model: Any, prompt: list[int], count: int) -> list[int]:
     tokens = list(prompt)
     for _ in range(count):
         tokens.append(int(reference_logits(model, tokens)[-1].argmax()))
@@ -63,7 +65,7 @@ def test_logits_equal_the_reference(checkpoint: MakeCheckpoint, name: str) -> No
 def test_greedy_tokens_equal_the_reference(checkpoint: MakeCheckpoint, name: str) -> None:
     oracle = reference(checkpoint(name))
     model = load_model(open_weights(checkpoint(name)), "float32")
-    assert Pager(model).greedy(PROMPTS, 16) == [reference_greedy(oracle, prompt, 16) for prompt in PROMPTS]
+    assert Pager(model).greedy(PROMPTS, 8) == [reference_greedy(oracle, prompt, 8) for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "lfm2-biased", "lfm2-moe"])
@@ -104,19 +106,22 @@ def test_neighbours_change_nothing(checkpoint: MakeCheckpoint) -> None:
 # Random weights amplify: what is rounded by 0.2 % (bfloat16) or 0.5 % (int8) at one place moves the logits by eight
 # times as much. Measured on these checkpoints: bfloat16 pages at most 0.007, int8 pages 0.019, packed weights and
 # activations 0.053, bfloat16 weights 0.014. Anything misplaced gives about 1.
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 0.015), (torch.int8, 0.04)])
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "gemma3", "lfm2"])
-def test_narrow_pages_cost_little(checkpoint: MakeCheckpoint, name: str, dtype: torch.dtype, bound: float) -> None:
-    model = load_model(open_weights(checkpoint(name)), "float32")
-    exact = Pager(model).logits(0, TOKENS)
-    assert 0 < error(Pager(model, dtype).logits(0, TOKENS), exact) < bound
-
-
-@pytest.mark.parametrize("name", ["llama", "llama-biased", "qwen2", "qwen3", "gemma3", "lfm2"])
-def test_packed_weights_cost_little(checkpoint: MakeCheckpoint, name: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "pages", "bound"),
+    [
+        ("float32", torch.bfloat16, 0.015),
+        ("float32", torch.int8, 0.04),
+        ("packed", torch.float32, 0.1),
+        ("bfloat16", torch.float32, 0.03),
+    ],
+)
+@pytest.mark.parametrize("name", ["llama", "llama-biased", "qwen2", "qwen3", "gemma3", "lfm2", "lfm2-biased"])
+def test_narrow_pages_and_weights_cost_little(
+    checkpoint: MakeCheckpoint, name: str, mode: Mode, pages: torch.dtype, bound: float
+) -> None:
     weights = open_weights(checkpoint(name))
     exact = Pager(load_model(weights, "float32")).logits(0, TOKENS)
-    assert 0 < error(Pager(load_model(weights, "packed")).logits(0, TOKENS), exact) < 0.1
+    assert 0 < error(Pager(load_model(weights, mode), pages).logits(0, TOKENS), exact) < bound
 
 
 @pytest.mark.parametrize("mode", ["packed", "bfloat16"])
@@ -126,13 +131,6 @@ def test_narrow_experts_cost_most_tokens_little(checkpoint: MakeCheckpoint, mode
     exact, found = (Pager(load_model(weights, one)).logits(0, TOKENS) for one in ("float32", mode))
     errors = sorted(error(one, other) for one, other in zip(found, exact, strict=True))
     assert 0 < errors[len(errors) // 2] < 0.1
-
-
-@pytest.mark.parametrize("name", ["llama", "llama-biased", "gemma3", "lfm2-biased"])
-def test_bfloat16_weights_cost_little(checkpoint: MakeCheckpoint, name: str) -> None:
-    weights = open_weights(checkpoint(name))
-    exact = Pager(load_model(weights, "float32")).logits(0, TOKENS)
-    assert 0 < error(Pager(load_model(weights, "bfloat16")).logits(0, TOKENS), exact) < 0.03
 
 
 @pytest.mark.parametrize("product", [decoder._linear_bfloat16, decoder.linear])
@@ -196,9 +194,10 @@ def test_experts_in_one_tensor_are_the_same_model(tmp_path: Path, mode: Mode) ->
 
 
 @pytest.mark.usefixtures("interpreter")
+@pytest.mark.parametrize("device", [False, pytest.param(True, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", ["lfm2-moe", "lfm2-moe-plain"])
-def test_all_experts_in_one_product_are_the_same_model(checkpoint: MakeCheckpoint, name: str) -> None:
-    """As a device runs them, with the reference of its product, and then with all kernels in the interpreter."""
+def test_all_experts_in_one_product_are_the_same_model(checkpoint: MakeCheckpoint, name: str, device: bool) -> None:
+    """As a device runs them: with the reference of its product, or with all kernels in the interpreter."""
     apart = load_model(open_weights(checkpoint(name)), "float32")
     expected = Pager(apart).logits(0, TOKENS)
     together = load_model(open_weights(checkpoint(name)), "float32")
@@ -209,10 +208,9 @@ def test_all_experts_in_one_product_are_the_same_model(checkpoint: MakeCheckpoin
             together._layers[index] = replace(layer, feed=replace(layer.feed, **parts))
             stacked += 1
     assert stacked
-    torch.testing.assert_close(Pager(together).logits(0, TOKENS), expected, rtol=1e-4, atol=1e-4)
-    with pretended_cuda():
-        kernels = Pager(together).logits(0, TOKENS)
-    torch.testing.assert_close(kernels, expected, rtol=1e-4, atol=1e-4)
+    with pretended_cuda() if device else nullcontext():
+        found = Pager(together).logits(0, TOKENS)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_attributes(checkpoint: MakeCheckpoint) -> None:

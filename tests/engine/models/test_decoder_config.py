@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from checkpoints import CONFIGS, Config
-from transformers import AutoConfig
+from lazily import transformers
 
 from voxlane.engine.errors import ModelConfigError
 from voxlane.engine.models.decoder_config import DecoderConfig
@@ -21,7 +21,7 @@ def without(config: Config, *keys: str) -> Config:
 def test_what_transformers_writes_reads_the_same(name: str) -> None:
     """Its configs name every key, in the new spelling: all defaults and renamings must agree with ours."""
     config = CONFIGS[name]
-    rewritten = AutoConfig.for_model(**config).to_dict()
+    rewritten = transformers.AutoConfig.for_model(**config).to_dict()
     assert "rope_scaling" not in rewritten
     assert read(rewritten) == read(config)
 
@@ -30,7 +30,7 @@ def test_what_transformers_writes_reads_the_same(name: str) -> None:
 def test_defaults_are_those_of_transformers(model_type: str) -> None:
     sizes = {"hidden_size": 2048, "intermediate_size": 256, "num_hidden_layers": 7, "num_attention_heads": 8}
     sizes |= {"num_key_value_heads": 4}
-    spoken = AutoConfig.for_model(model_type, **sizes).to_dict()
+    spoken = transformers.AutoConfig.for_model(model_type, **sizes).to_dict()
     assert read({"model_type": model_type, "vocab_size": spoken["vocab_size"], **sizes}) == read(spoken)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from examples import SOAK
 from lfm2_audio_turns import CODES, END, GROUPS, Prompt, SmallLfm2Audio, Step
 
 from voxlane.engine.models.lfm2_audio.config import AUDIO_START, TEXT_END
@@ -27,17 +28,17 @@ def prompt(seed: int) -> Prompt:
     return Prompt(tokens[:4], clip, frames, tokens[4:])
 
 
-def both(model: SmallLfm2Audio, seed: int, runs: tuple[int, int] | None) -> list[Step]:
+def both(model: SmallLfm2Audio, seed: int, runs: tuple[int, int] | None, steps: int = STEPS) -> list[Step]:
     """Return the steps of a turn, after both ways have made the same."""
     turn = Turn.interleaved(*runs) if runs else Turn.sequential()
     with torch.no_grad():
-        fast = list(model.turn(prompt(seed), turn, STEPS))
-        assert fast == list(model.slow_turn(prompt(seed), runs, STEPS))
+        fast = list(model.turn(prompt(seed), turn, steps))
+        assert fast == list(model.slow_turn(prompt(seed), runs, steps))
     return fast
 
 
 def test_interleaved_turns_are_the_references(model: SmallLfm2Audio) -> None:
-    turns = [both(model, seed, RUNS) for seed in range(4)]
+    turns = [both(model, seed, RUNS) for seed in range(4 if SOAK else 2)]
     tokens = {step for turn in turns for step in turn if isinstance(step, int)}
     firsts = {step[0] for turn in turns for step in turn if isinstance(step, tuple)}
     assert len(tokens) > 5
@@ -54,12 +55,12 @@ def test_tokens_that_change_the_order(
     model: SmallLfm2Audio, monkeypatch: pytest.MonkeyPatch, token: int, runs: tuple[int, int] | None
 ) -> None:
     """The token's row is that of the second token of the turn, and a little more: it is chosen in its place."""
-    chosen = both(model, 0, runs)[1]
+    chosen = both(model, 0, runs, 2)[1]
     assert isinstance(chosen, int)
     table = model.backbone.embed_tokens.weight.detach().clone()
     table[token] = 1.2 * table[chosen]
     monkeypatch.setattr(model, "_embedding", table)
-    steps = both(model, 0, runs)
+    steps = both(model, 0, runs, 9)
     at = steps.index(token)
     assert at <= 1
     assert all(isinstance(step, int) for step in steps[: at + 1])

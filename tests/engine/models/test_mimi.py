@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,6 @@ import torch
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from package_peer import PackagePeer
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -166,11 +167,53 @@ def test_bfloat16_sounds_the_same(checkpoints: Path, expected: tuple[Tensor, Ten
     assert noise.std() < 0.1 * samples.std()
 
 
-@pytest.fixture(scope="module")
-def kyutai(moshi_peer: PackagePeer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a checkpoint that Kyutai's package wrote, and what it decodes."""
+KYUTAI = (
+    (r"^decoder\.layers\.(2|5|8)\.conv\.", r"decoder.model.\1.convtr.convtr."),
+    (r"^(\w+coder)\.layers\.(.*)conv\.(weight|bias)$", r"\1.model.\2conv.conv.\3"),
+    (r"^(up|down)sample\.conv\.", r"\1sample.convtr.convtr.convtr."),
+    (r"_transformer\.layers\.", "_transformer.transformer.layers."),
+    (r"input_layernorm", "norm1"),
+    (r"post_attention_layernorm", "norm2"),
+    (r"mlp\.fc", "linear"),
+    (r"self_attn_layer_scale", "layer_scale_1"),
+    (r"mlp_layer_scale", "layer_scale_2"),
+    (r"self_attn\.o_proj", "self_attn.out_projs.0"),
+    (r"\.semantic_\w+\.", ".rvq_first."),
+    (r"\.acoustic_\w+\.", ".rvq_rest."),
+    (r"\.layers\.(\d)\.codebook\.(initialized)?", r".vq.layers.\1._codebook._\2"),
+    (r"_codebook\._embed_sum", "_codebook.embedding_sum"),
+    (r"_codebook\._cluster", "_codebook.cluster"),
+)
+"""What becomes of transformers' names in Kyutai's file, one change after the other."""
+
+
+def write_as_kyutai(tensors: dict[str, Tensor], folder: Path) -> None:
+    """Write a checkpoint as Kyutai's package does: other names, and queries, keys and values in one matrix."""
+    found = {}
+    for name, tensor in tensors.items():
+        part = name.rpartition("self_attn.")[2]
+        if part in ("k_proj.weight", "v_proj.weight"):
+            continue
+        if part == "q_proj.weight":
+            q, k, v = (tensors[name.replace("q_proj", f"{one}_proj")] for one in "qkv")
+            heads = PLAIN["num_attention_heads"]
+            pairs = [one.view(heads, 2, -1, one.shape[1]).transpose(1, 2).reshape(one.shape) for one in (q, k)]
+            name, tensor = name.replace("q_proj", "in_projs.0"), torch.cat([*pairs, v])
+        for pattern, replacement in KYUTAI:
+            name = re.sub(pattern, replacement, name)
+        found[name] = tensor
+    save_file(found, folder / "kyutai.safetensors")
+
+
+@pytest.fixture(scope="module", params=["renamed", pytest.param("package", marks=pytest.mark.soak)])
+def kyutai(request: pytest.FixtureRequest, checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a checkpoint as Kyutai's package writes it, or that the package wrote, and its sound."""
     folder = tmp_path_factory.mktemp("kyutai")
-    moshi_peer.run("moshi_peer_codec.py", folder, json.dumps(PLAIN))
+    if request.param == "package":
+        request.getfixturevalue("moshi_peer").run("moshi_peer_codec.py", folder, json.dumps(PLAIN))
+    else:
+        write_as_kyutai(load_file(checkpoints / "plain" / "model.safetensors"), folder)
+        shutil.copy(checkpoints / "plain" / "expected.safetensors", folder / "kyutai_expected.safetensors")
     return folder
 
 
@@ -182,8 +225,9 @@ def test_kyutais_file_sounds_as_kyutais_package_plays_it(kyutai: Path, tmp_path:
     for new, name in old.items() if fused == "in_proj_weight" else ():
         tensors = {key.replace(new, name): tensor for key, tensor in tensors.items()}
     save_file(tensors, tmp_path / "mimi.safetensors")
-    codec = MimiCodec.load(kyutai_mimi(SafetensorsFiles([tmp_path / "mimi.safetensors"]), PLAIN), 7)
     answer = load_file(kyutai / "kyutai_expected.safetensors")
+    file = SafetensorsFiles([tmp_path / "mimi.safetensors"])
+    codec = MimiCodec.load(kyutai_mimi(file, PLAIN), answer["codes"].shape[2])
     samples = whole(codec, answer["codes"])
     assert samples.std() > 0.05
     torch.testing.assert_close(samples, answer["samples"].clamp(-1, 1), rtol=0, atol=TOLERANCE)

@@ -6,8 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from transformers import GenerationConfig
-from transformers import Qwen3ASRConfig as LibraryConfig
+from lazily import transformers
 
 from voxlane.engine.errors import ModelConfigError
 from voxlane.engine.models.qwen3_asr.config import Qwen3ASRConfig, check_generation
@@ -67,7 +66,7 @@ AUTHORS: dict[str, Any] = {
 
 def library() -> dict[str, Any]:
     """Return every field of the library's own class."""
-    return LibraryConfig(audio_config={"output_dim": 2048}).to_dict()
+    return transformers.Qwen3ASRConfig(audio_config={"output_dim": 2048}).to_dict()
 
 
 def test_published_layouts_load_whole() -> None:
@@ -118,7 +117,7 @@ def test_what_is_said_twice_or_misspelt_is_refused(part: str, key: str, value: o
 def test_generation_is_the_likeliest_text() -> None:
     published = {"_from_model_config": True, "eos_token_id": [151643, 151645], "pad_token_id": 151643}
     check_generation(published | {"do_sample": False})
-    check_generation(GenerationConfig(do_sample=False, num_beams=1).to_dict())
+    check_generation(transformers.GenerationConfig(do_sample=False, num_beams=1).to_dict())
     for key, value in {"do_sample": True, "num_beams": 4, "repetition_penalty": 1.1, "top_kk": 3}.items():
         with pytest.raises(ModelConfigError, match=rf"^config key generation_config\.{key}: "):
             check_generation(published | {key: value})

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from lazily import transformers
 
 from voxlane.engine.errors import ModelConfigError
 from voxlane.engine.models.rotary import Rope, parse_rope
@@ -48,13 +47,15 @@ def parse(scaling: dict[str, object], theta: float = 10_000.0) -> Rope:
 @pytest.mark.filterwarnings("ignore")
 def test_frequencies_equal_the_reference(scaling: dict[str, object], theta: float, head_dim: int) -> None:
     given = {key: value for key, value in scaling.items() if value is not None}
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         hidden_size=4 * head_dim,
         num_attention_heads=4,
         max_position_embeddings=CONTEXT,
         rope_parameters={"rope_theta": theta, **given},
     )
-    wanted, factor = ROPE_INIT_FUNCTIONS[str(scaling["rope_type"])](config, torch.device("cpu"))
+    wanted, factor = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS[str(scaling["rope_type"])](
+        config, torch.device("cpu")
+    )
     rope = parse(scaling, theta)
     assert torch.equal(rope.frequencies(head_dim), wanted)
     assert rope.attention_factor == factor

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import MoonshineConfig, MoonshineForConditionalGeneration
+from lazily import transformers
 
 from voxlane.engine.audio.word_times import starts_word
 from voxlane.engine.errors import ModelConfigError, WeightsError
@@ -24,7 +24,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Moonshine as Hugging Face stores it, tokenizer and all, with more rows than its tokenizer has tokens."""
     torch.manual_seed(3)
     path = tmp_path_factory.mktemp("moonshine")
-    config = MoonshineConfig(
+    config = transformers.MoonshineConfig(
         vocab_size=len(PIECES) + 5,
         hidden_size=64,
         intermediate_size=96,
@@ -33,7 +33,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         encoder_num_attention_heads=2,
         decoder_num_attention_heads=2,
     )
-    MoonshineForConditionalGeneration(config).save_pretrained(path)
+    transformers.MoonshineForConditionalGeneration(config).save_pretrained(path)
     controls = [{"id": index, "content": PIECES[index], "special": True} for index in range(3)]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     tokenizer = {

@@ -10,13 +10,10 @@ import torch
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lazily import transformers
 from speech_clips import PagedClips, clip, decode
-from transformers import WhisperConfig as ReferenceConfig
-from transformers import WhisperForConditionalGeneration
 
-from voxlane.engine.audio.mel import HOP, SAMPLE_RATE, WINDOW_SAMPLES, log_mel
-from voxlane.engine.audio.torchaudio_import import functional
-from voxlane.engine.models.hibari.model import Hibari
+from voxlane.engine.audio.mel import HOP, WINDOW_SAMPLES, log_mel
 from voxlane.engine.models.recognition import Encoded
 from voxlane.engine.models.registry import load_recogniser
 from voxlane.engine.models.spelling import Spelling
@@ -29,36 +26,8 @@ REAL = [("beckett", 0, 10), ("clone-test", 0, 5), ("two_cities", 0, 6), ("two_ci
 """Parts of recordings in seconds. After a window of 6 s alone, the third is heard again and again."""
 
 
-SPOKEN = [
-    ("Paris is the capital of France.", 1.0),
-    ("Paris is the capital of France.", 1.1),
-    ("Paris is the capital of France.", 1.25),
-]
-"""Sentences and speeds of the default voice. If the silence has a quarter of its weight, each is heard without end."""
-
-
 def noise(samples: int, seed: int = 0) -> torch.Tensor:
     return 0.1 * torch.randn(samples, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(6)
-    config = ReferenceConfig(
-        vocab_size=51_865,
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=1,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=64,
-        decoder_ffn_dim=64,
-        max_target_positions=64,
-        init_std=0.3,
-    )
-    path = tmp_path_factory.mktemp("whisper")
-    WhisperForConditionalGeneration(config).save_pretrained(path)
-    return path
 
 
 def load(folder: Path, kind: type[Whisper] = Whisper) -> Whisper:
@@ -68,8 +37,8 @@ def load(folder: Path, kind: type[Whisper] = Whisper) -> Whisper:
 
 
 @pytest.fixture(scope="module")
-def short(folder: Path) -> Whisper:
-    model = load(folder)
+def short(random_whisper: Path) -> Whisper:
+    model = load(random_whisper)
     model.use_short_windows()
     return model
 
@@ -83,11 +52,11 @@ def test_a_window_holds_the_clip_and_its_margin_or_thirty_seconds(short: Whisper
     assert short.states(samples) - window == -(-(STATES - window) // QUIET_EVERY)
 
 
-def test_a_short_window_is_followed_by_the_states_of_silence(folder: Path, short: Whisper) -> None:
-    full, clips = load(folder), [noise(3_000), noise(70_000, 1)]
+def test_a_short_window_is_followed_by_the_states_of_silence(random_whisper: Path, short: Whisper) -> None:
+    full, clips = load(random_whisper), [noise(3_000), noise(70_000, 1)]
     with torch.inference_mode():
         encoded, silence = short.encode(clips), full.encode([torch.zeros(0)]).states
-        reference = WhisperForConditionalGeneration.from_pretrained(folder).model.encoder.eval()
+        reference = transformers.WhisperForConditionalGeneration.from_pretrained(random_whisper).model.encoder.eval()
         assert full.states(3_000) == full.window(3_000) == len(silence) == STATES
         assert encoded.lengths == [short.states(len(one)) for one in clips]
         for one, states in zip(clips, encoded.states.split(encoded.lengths), strict=True):
@@ -104,21 +73,21 @@ def test_a_short_window_is_followed_by_the_states_of_silence(folder: Path, short
             torch.testing.assert_close(states[window:], silence[rest.start : rest.stop : rest.step])
 
 
-def test_a_clip_of_thirty_seconds_is_encoded_as_ever(folder: Path, short: Whisper) -> None:
+def test_a_clip_of_thirty_seconds_is_encoded_as_ever(random_whisper: Path, short: Whisper) -> None:
     long = noise(WINDOW_SAMPLES)
     with torch.inference_mode():
-        torch.testing.assert_close(short.encode([long]).states, load(folder).encode([long]).states)
+        torch.testing.assert_close(short.encode([long]).states, load(random_whisper).encode([long]).states)
 
 
-def test_a_clip_with_its_silence_is_encoded_as_in_a_full_window(folder: Path, short: Whisper) -> None:
+def test_a_clip_with_its_silence_is_encoded_as_in_a_full_window(random_whisper: Path, short: Whisper) -> None:
     sound = noise(40_000, 2)
     padded = torch.nn.functional.pad(sound, (0, WINDOW_SAMPLES - len(sound)))
     assert short.window(len(padded)) == short.states(len(padded)) == STATES
     with torch.inference_mode():
-        torch.testing.assert_close(short.encode([padded]).states, load(folder).encode([sound]).states)
+        torch.testing.assert_close(short.encode([padded]).states, load(random_whisper).encode([sound]).states)
 
 
-def test_thinned_silence_has_the_weight_of_all_of_it(folder: Path, short: Whisper) -> None:
+def test_thinned_silence_has_the_weight_of_all_of_it(random_whisper: Path, short: Whisper) -> None:
     class Dense(Whisper):
         """Has all states of the silence."""
 
@@ -131,7 +100,7 @@ def test_thinned_silence_has_the_weight_of_all_of_it(folder: Path, short: Whispe
             rest = found[window:].repeat_interleave(QUIET_EVERY, dim=0)[: STATES - window]
             return Encoded(torch.cat([found[:window], rest]), [STATES])
 
-    dense = load(folder, Dense)
+    dense = load(random_whisper, Dense)
     dense.use_short_windows()
     dense.thinned = 1
     sound, tokens = noise(WINDOW_SAMPLES // 10, 3), [50_258, 50_259, 50_359, 50_363, 5, 6, 7]
@@ -140,17 +109,7 @@ def test_thinned_silence_has_the_weight_of_all_of_it(folder: Path, short: Whispe
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.weights
-@pytest.mark.parametrize(("text", "speed"), SPOKEN)
-def test_short_windows_hear_a_sentence_once(real: tuple[Whisper, Whisper], text: str, speed: float) -> None:
-    voice = Hibari(threads=1)
-    samples = torch.from_numpy(voice.synthesise(voice.prepare(text), speed=speed).samples)
-    heard = functional.resample(samples, voice.sample_rate, SAMPLE_RATE)
-    with torch.inference_mode():
-        tokens, _ = decode(real[1], heard, (), 80)
-    assert plain(real[1].text_of(tokens)) == plain(text)
-
-
+@pytest.mark.soak
 @pytest.mark.weights
 @pytest.mark.parametrize(("name", "start", "end"), REAL)
 def test_short_windows_hear_the_same_words(real: tuple[Whisper, Whisper], name: str, start: int, end: int) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 import torch
+from lazily import transformers
 from safetensors.torch import save_file
 from tokenizers import models, pre_tokenizers, trainers
-from transformers import Qwen3ASRConfig, Qwen3ASRForConditionalGeneration
 
 from voxlane.engine.models.qwen3_asr.prompt import LANGUAGES
 
@@ -60,11 +61,11 @@ def added_tokens() -> dict[str, int]:
     return {name: first + place for place, name in enumerate((*SPECIAL, *TAGS))}
 
 
-def reference(seed: int = 1, audio: dict[str, int] | None = None, **text: object) -> Qwen3ASRForConditionalGeneration:
+def reference(seed: int = 1, audio: dict[str, int] | None = None, **text: object) -> Any:
     """Return a random model with outputs far enough apart to be distinguished from rounding."""
     added = added_tokens()
     torch.manual_seed(seed)
-    config = Qwen3ASRConfig(
+    config = transformers.Qwen3ASRConfig(
         audio_config={**AUDIO, **(audio or {})},
         text_config={**TEXT, "vocab_size": len(vocabulary()[0]) + len(added) + 9, "rope_theta": 50_000.0, **text},
         audio_token_id=added["<|audio_pad|>"],
@@ -72,7 +73,7 @@ def reference(seed: int = 1, audio: dict[str, int] | None = None, **text: object
         pad_token_id=added["<|endoftext|>"],
         tie_word_embeddings=text.get("tie_word_embeddings", True),
     )
-    model = Qwen3ASRForConditionalGeneration(config).eval()
+    model = transformers.Qwen3ASRForConditionalGeneration(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             scale = 0.3 if weight.ndim > 1 else 0.1
@@ -81,7 +82,7 @@ def reference(seed: int = 1, audio: dict[str, int] | None = None, **text: object
     return model
 
 
-def write_library(model: Qwen3ASRForConditionalGeneration, path: Path) -> Path:
+def write_library(model: Any, path: Path) -> Path:
     """Write a checkpoint in the layout of Hugging Face's library."""
     model.save_pretrained(path)
     pieces, merges = vocabulary()
@@ -106,7 +107,7 @@ def write_library(model: Qwen3ASRForConditionalGeneration, path: Path) -> Path:
     return path
 
 
-def write_authors(model: Qwen3ASRForConditionalGeneration, path: Path) -> Path:
+def write_authors(model: Any, path: Path) -> Path:
     """Write the same checkpoint in its authors' layout: other names, a nested config, two vocabulary files."""
     path.mkdir(exist_ok=True)
     tensors = {}
@@ -135,7 +136,7 @@ def write_authors(model: Qwen3ASRForConditionalGeneration, path: Path) -> Path:
     return path
 
 
-def authors_config(model: Qwen3ASRForConditionalGeneration) -> dict[str, object]:
+def authors_config(model: Any) -> dict[str, object]:
     """Return a model's configuration with its authors' keys."""
     config = model.config.to_dict()
     text, audio = dict(config["text_config"]), dict(config["audio_config"])
