@@ -46,11 +46,7 @@ class House:
         self.samples: dict[Request, list[np.ndarray]] = {}
 
     def ask(
-        self,
-        prompt: Sequence[Piece],
-        sampling: SpeechSampling = LIKELIEST,
-        seed: int = 5,
-        turn: Turn | None = None,
+        self, prompt: Sequence[Piece], sampling: SpeechSampling = LIKELIEST, seed: int = 5, turn: Turn | None = None
     ) -> Request:
         """Return a request whose prompt is complete; without `turn` text and sound take turns."""
         dialogue = Dialogue(prompt)
