@@ -47,7 +47,7 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> Talker:
     """A model that begins to sound when its turn begins, and ends its sound now and then."""
     follows = {checkpoint.token_of("\n"): AUDIO_START}
     folder = tmp_path_factory.mktemp("talker")
-    return Talker.of(checkpoint.write(folder, letters="abc ", breathes=True, follows=follows))
+    return Talker.of(checkpoint.write(folder, letters="abc ", breathes=True, breath=-3.5, follows=follows))
 
 
 def submit(name: str, text: str = TEXT) -> Submit:

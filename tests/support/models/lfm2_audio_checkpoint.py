@@ -71,6 +71,7 @@ def write(
     letters: str = "",
     *,
     breathes: bool = False,
+    breath: float = BREATH,
     follows: Mapping[int, int] | None = None,
 ) -> Path:
     """Write the folder, and return it; with `letters` the model writes nearly nothing else, and never ends.
@@ -85,7 +86,7 @@ def write(
         numbers["lfm.embed_tokens.weight"][rows] *= LIKELY
         numbers["lfm.embed_tokens.weight"][[END_OF_TURN, TEXT_END]] = 0.0
     if breathes:
-        numbers["depth_embeddings.0.to_logits.weight"][CODES] *= BREATH
+        numbers["depth_embeddings.0.to_logits.weight"][CODES] *= breath
     for place, (before, after) in enumerate((follows or {}).items(), start=1):
         _link(numbers, place, before, after)
     write_model(folder, config(), numbers)
