@@ -231,7 +231,7 @@ def test_a_step_that_gave_way_waits_for_no_more_work_than_one_under_way(monkeypa
     assert simulation.core._running_steps, "the step goes on"
 
 
-CROWD = [greedy(f"c{number}", "CBA", 2, Priority.CRITICAL, session=f"t{number}") for number in range(300)]
+CROWD = [greedy(f"c{number}", "CBA", 2, Priority.CRITICAL, session=f"t{number}") for number in range(150)]
 
 
 class SlowLetters(Letters):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from examples import examples
+from examples import examples, sweep
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lfm2_audio_parts import ENCODER, SOUND, small_encoder
@@ -64,7 +64,7 @@ def test_the_whole_clip_has_the_rows_of_a_recording(encoder: Conformer, samples:
 
 
 @pytest.mark.parametrize("samples", [0, ROW, 3 * ROW - 1, 3 * ROW + 39, 3 * ROW + 40, 5 * ROW + 40, 12 * ROW + 77])
-@pytest.mark.parametrize("window", [WINDOW, EncoderWindow(0, 1, 0), EncoderWindow(99, 4, 2)])
+@pytest.mark.parametrize("window", sweep([WINDOW, EncoderWindow(0, 1, 0), EncoderWindow(99, 4, 2)], here=2))
 def test_windows_see_what_they_say(encoder: Conformer, samples: int, window: EncoderWindow) -> None:
     clip = sound(samples)
     rows = spoken(encoder, clip, window)

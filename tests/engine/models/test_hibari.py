@@ -41,6 +41,11 @@ def voice() -> Hibari:
     return model
 
 
+@pytest.fixture(scope="module")
+def phonemiser() -> Phonemiser:
+    return Phonemiser()
+
+
 def say(voice: Synthesiser, text: str, *, speed: float = 1.0, seed: int = 0) -> SynthesisedClause:
     return voice.synthesise(voice.prepare(text), speed=speed, seed=seed)
 
@@ -171,8 +176,7 @@ def test_a_voice_whose_file_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         voice.synthesise(prepared, voice="emma")
 
 
-def test_accents() -> None:
-    phonemiser = Phonemiser()
+def test_accents(phonemiser: Phonemiser) -> None:
     american, british = (phonemiser.prepare("A tomato, over there.", 100, british=british) for british in (False, True))
     assert american.ids != british.ids
     assert len(american.words) == len(british.words) == 4
@@ -195,8 +199,8 @@ def test_files_that_are_no_model() -> None:
         open_session(path.read_bytes(), path, threads=1, extra_output="/no_such_tensor")
 
 
-def test_output_without_sound_and_too_loud_output() -> None:
-    prepared = Phonemiser().prepare("Hello there.", 100)
+def test_output_without_sound_and_too_loud_output(phonemiser: Phonemiser) -> None:
+    prepared = phonemiser.prepare("Hello there.", 100)
     durations = np.full(len(prepared.ids), 2, np.float32)
     samples = np.zeros(2 * len(prepared.ids) * 600, np.float32)
     silent = finish(prepared, samples.copy(), durations, frame_samples=600, rate=24_000, speed=1.0)
@@ -231,15 +235,6 @@ SCRAPS = st.sampled_from(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(SCRAPS | st.text(max_size=6), st.sampled_from(["", " "])), max_size=14))
-def test_any_text_can_be_prepared(pieces: list[tuple[str, str]]) -> None:
+def test_any_text_can_be_prepared(phonemiser: Phonemiser, pieces: list[tuple[str, str]]) -> None:
     text = "".join(itertools.chain.from_iterable(pieces))
-    check(shared_phonemiser().prepare(text, 2000), text)
-
-
-_phonemisers: list[Phonemiser] = []
-
-
-def shared_phonemiser() -> Phonemiser:
-    if not _phonemisers:
-        _phonemisers.append(Phonemiser())
-    return _phonemisers[0]
+    check(phonemiser.prepare(text, 2000), text)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from examples import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxlane.engine.models.lfm2_audio.config import AUDIO_START, CODES, END_OF_TURN, TEXT_END
@@ -54,11 +55,13 @@ def sequential_by_rule(choices: list[tuple[int, int]]) -> Iterator[str]:
         kind = "sound" if (token == AUDIO_START if kind == "text" else code != CODES) else "text"
 
 
+@settings(max_examples=examples(200))
 @given(st.integers(1, 7), st.integers(1, 13), CHOICES)
 def test_interleaved_turns_follow_the_rule(texts: int, frames: int, choices: list[tuple[int, int]]) -> None:
     assert list(kinds(Turn.interleaved(texts, frames), choices)) == list(interleaved_by_rule(texts, frames, choices))
 
 
+@settings(max_examples=examples(200))
 @given(st.integers(1, 7), st.integers(1, 13), st.data())
 def test_sound_that_ends_early_leaves_the_rest_of_its_run_to_the_text(
     texts: int, frames: int, data: st.DataObject
@@ -71,6 +74,7 @@ def test_sound_that_ends_early_leaves_the_rest_of_its_run_to_the_text(
     assert list(kinds(Turn.interleaved(texts, frames), choices))[: len(wanted)] == wanted
 
 
+@settings(max_examples=examples(200))
 @given(CHOICES)
 def test_sequential_turns_follow_the_rule(choices: list[tuple[int, int]]) -> None:
     assert list(kinds(Turn.sequential(), choices)) == list(sequential_by_rule(choices))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,14 @@ class WholeClause:
 @cache
 def whole_clause(british: bool) -> WholeClause:
     return WholeClause(british=british)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget() -> Iterator[None]:
+    """Give back the memory of both accents after the last test."""
+    yield
+    whole_clause.cache_clear()
+    our_tagger.cache_clear()
 
 
 def clauses(text: str) -> list[str]:
@@ -149,7 +157,7 @@ def test_a_kept_word_is_read_once_and_a_long_one_is_not_kept() -> None:
 
 def test_a_name_is_read_anew_each_time() -> None:
     """Else the time of a clause would tell that another person said the name."""
-    network, asked = hibari.g2p.G2P().oov, []
+    network, asked = whole_clause(False).library.oov, []
 
     def oov(word: str) -> str:
         asked.append(word)

@@ -8,25 +8,25 @@ from voxlane.codecs.container import decode_audio
 from voxlane.codecs.pcm import encode_pcm16
 from voxlane.engine.api import LISTEN_RATE, Append, EndInput, EngineConfig, ListenParams, Segment, Submit, Words
 from voxlane.engine.build.assemble import assemble
+from voxlane.engine.jobs.transcribe import TranscribeJobFactory
 from voxlane.engine.loop.core import Core
-from voxlane.engine.models.registry import load_recogniser
 from voxlane.engine.models.whisper import EXPECTED_TOKENS, Whisper
-from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.store import resolve
 
 pytestmark = pytest.mark.weights
 
 
 @pytest.fixture(scope="module")
-def model() -> Whisper:
-    model = load_recogniser(open_weights(resolve("whisper-tiny-en")))
-    assert isinstance(model, Whisper)
-    return model
+def core() -> Core:
+    return assemble(EngineConfig(model="", asr_model="whisper-tiny-en", tts_model="")).core
 
 
 @pytest.fixture(scope="module")
-def core() -> Core:
-    return assemble(EngineConfig(model="", asr_model="whisper-tiny-en", tts_model="")).core
+def model(core: Core) -> Whisper:
+    factory = core._factories._factories["asr"]
+    assert isinstance(factory, TranscribeJobFactory)
+    assert isinstance(factory._model, Whisper)
+    return factory._model
 
 
 def test_the_words_are_the_text_before_the_transcript(model: Whisper) -> None:
