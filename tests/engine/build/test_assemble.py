@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from drive import Driver, chat_config, complete
+from examples import sweep
 from safetensors.torch import save_file
 
 from voxlane.engine.api import EngineConfig, Priority
@@ -74,8 +75,9 @@ def test_the_store_is_told_whether_mirrors_may_be_used(monkeypatch, key, name, m
 
 
 @pytest.mark.weights
-@pytest.mark.parametrize("context", [2, 5, 40])
-def test_a_tiny_context_warms_up_and_answers(context):
+@pytest.mark.parametrize("context", sweep([2, 5, 40]))
+def test_a_tiny_context_warms_up_and_answers_and_leaves_no_thread(context):
+    before = set(threading.enumerate())
     engine = assemble(chat_config(context_tokens=context, kv_memory_mib=16, block_tokens=4))
     driver = Driver(engine.core)
     driver.send(complete("a", "Hello", 100))
@@ -84,6 +86,13 @@ def test_a_tiny_context_warms_up_and_answers(context):
     assert end.reason == "length"
     assert end.stats.prompt_tokens + end.stats.output_tokens == context
     assert engine.core.scheduler.resources["chat"].pool.used == 0
+    readers = {priority: ThreadPoolExecutor(1, "prompts") for priority in Priority}  # as with a device
+    engine.core._factories._factories["chat"]._readers = readers
+    for reader in readers.values():
+        reader.submit(int).result()
+    assert len(set(threading.enumerate()) - before) >= len(readers)
+    engine.close()
+    assert set(threading.enumerate()) == before
 
 
 @pytest.mark.weights
@@ -122,16 +131,3 @@ def test_an_adapter_of_another_model_says_so(tmp_path):
 def test_an_adapter_that_is_not_there_says_so(checkpoint):
     with pytest.raises(ModelError, match="nowhere: there is no such adapter"):
         assemble(chat_config(model=str(checkpoint("llama")), adapter="nowhere"))
-
-
-@pytest.mark.weights
-def test_a_closed_engine_leaves_no_thread():
-    before = set(threading.enumerate())
-    engine = assemble(chat_config(context_tokens=40, kv_memory_mib=16, block_tokens=4))
-    readers = {priority: ThreadPoolExecutor(1, "prompts") for priority in Priority}  # as with a device
-    engine.core._factories._factories["chat"]._readers = readers
-    for reader in readers.values():
-        reader.submit(int).result()
-    assert len(set(threading.enumerate()) - before) >= len(readers)
-    engine.close()
-    assert set(threading.enumerate()) == before

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from examples import sweep
 
 from voxlane.engine.api import EngineConfig
 from voxlane.engine.build import device
@@ -121,15 +122,15 @@ def test_a_step_without_memory_is_a_fault_that_says_what_to_set() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
-@pytest.mark.parametrize("pages", [torch.float32, torch.bfloat16, torch.int8])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("pages", sweep([torch.int8, torch.float32, torch.bfloat16]))
+@pytest.mark.parametrize("dtype", sweep([torch.float32, torch.bfloat16]))
 def test_kernels_that_are_right_pass(dtype: torch.dtype, pages: torch.dtype) -> None:
     found = list(agreements(trial(dtype, pages)))
     assert [each.name for each in found if not each.good] == []
     assert len({each.name for each in found}) >= 14
 
 
-@pytest.mark.parametrize("part", ["random_lfm2_audio", "random_mimi"])
+@pytest.mark.parametrize("part", sweep(["random_mimi", "random_lfm2_audio"]))
 def test_a_speech_to_speech_model_that_is_wrong_on_the_device_is_named(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

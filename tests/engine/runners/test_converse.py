@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from converse_house import DRAWN, LIKELIEST, SOUND_TOLERANCE, STEPS, House, dialogue, prompts
+from examples import sweep
 from lfm2_audio_reference import SlowSpeech
 
 from voxlane.engine.models.lfm2_audio.dialogue import ClipRow, SpokenClip, number_of
@@ -49,7 +50,7 @@ def test_the_answers_are_the_slow_references(model: Lfm2Audio, codec: MimiCodec)
     assert any(isinstance(piece, tuple) for piece in pieces)
 
 
-@pytest.mark.parametrize("sampling", [LIKELIEST, DRAWN], ids=["likeliest", "drawn"])
+@pytest.mark.parametrize("sampling", sweep([DRAWN, LIKELIEST]), ids=["drawn", "likeliest"])
 def test_an_answer_is_the_same_alone_and_among_others_and_in_chunks(
     model: Lfm2Audio, codec: MimiCodec, sampling: SpeechSampling
 ) -> None:
@@ -76,7 +77,7 @@ def test_the_samples_are_those_of_all_frames_at_once(model: Lfm2Audio, codec: Mi
     np.testing.assert_allclose(np.concatenate(house.samples[request]), whole, atol=SOUND_TOLERANCE)
 
 
-@pytest.mark.parametrize("frames", [0, 1, 3, 4, 6])
+@pytest.mark.parametrize("frames", sweep([3, 0, 1, 4, 6]))
 def test_after_a_rewind_the_same_follows(model: Lfm2Audio, codec: MimiCodec, frames: int) -> None:
     """Into the middle of a block: convolutions whose past is overwritten are computed again."""
     house = House(model, codec)

@@ -7,7 +7,8 @@ from random import Random
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from examples import examples
+from hypothesis import given, settings
 
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.schedule.cost import CostModel, Work
@@ -15,11 +16,13 @@ from voxlane.engine.schedule.request import ChatPayload, Request
 from voxlane.engine.schedule.speculation import WINDOW, accepted, guess, propose
 from voxlane.engine.text.detokenizer import TextStream
 
+some = settings(max_examples=examples(100))
 counts = st.integers(0, 4096)
 works = st.builds(Work, rows=st.integers(0, 64), prefill_tokens=counts, context_tokens=counts, pairs=counts)
 
 
 class TestCost:
+    @some
     @given(st.lists(st.tuples(works, st.floats(0, 10)), max_size=40), works, st.integers(1, 64), counts)
     def test_more_work_never_looks_cheaper(self, history, work, count, context):
         model = CostModel()
@@ -27,6 +30,7 @@ class TestCost:
             model.observe(past, seconds)
         assert 0 <= model.predict(work) <= model.predict(work.plus(count, context))
 
+    @some
     @given(st.floats(1e-3, 2e-2), st.floats(1e-5, 1e-3), st.floats(1e-4, 2e-3), st.integers(0, 1 << 32))
     def test_it_learns_a_linear_machine(self, base, per_row, per_token, seed):
         random = Random(seed)
@@ -74,6 +78,7 @@ class TestCost:
         model.observe(work, 30.0)
         assert model.predict(work) < 0.05
 
+    @some
     @given(works, counts, st.integers(0, 512), st.floats(0, 1))
     def test_the_largest_chunk_is_the_largest(self, work, computed, most, seconds):
         model = CostModel()
@@ -86,6 +91,7 @@ class TestCost:
 
 
 class TestLookup:
+    @some
     @given(st.lists(st.integers(0, 3), max_size=60), st.integers(-1, 8))
     def test_a_guess_followed_the_same_phrase_before(self, tokens, count):
         guess = propose(tokens, count)
@@ -113,6 +119,7 @@ class TestLookup:
         request.prompt_tokens = 6  # the last is the first of the output
         assert guess(request, 7, 8, 2) == [7, 1]
 
+    @some
     @given(st.lists(st.integers(0, 2), max_size=6), st.data())
     def test_what_is_accepted_is_what_greedy_would_have_said(self, drafts, data):
         size = len(drafts) + 1
@@ -129,6 +136,7 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 class TestTextStream:
+    @some
     @given(st.text(), st.lists(st.integers(0, 60)))
     def test_any_split_gives_the_same_text_in_whole_characters(self, text, cuts):
         stream = TextStream()
@@ -136,12 +144,14 @@ class TestTextStream:
         assert "".join(parts) + stream.finish() == text
         assert all("\ufffd" not in part for part in parts) or "\ufffd" in text
 
+    @some
     @given(st.binary(), st.lists(st.integers(0, 60)))
     def test_bytes_that_are_no_text_are_replaced_as_python_does(self, data, cuts):
         stream = TextStream()
         parts = [stream.push(piece) for piece in pieces(data, cuts)]
         assert "".join(parts) + stream.finish() == data.decode("utf-8", "replace")
 
+    @some
     @given(
         st.text(alphabet="ab", max_size=30),
         st.lists(st.text(alphabet="ab", min_size=1, max_size=4), min_size=1, max_size=3),

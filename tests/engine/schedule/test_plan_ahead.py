@@ -6,7 +6,7 @@ import copy
 import random
 
 import pytest
-from examples import examples
+from examples import examples, sweep
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -291,7 +291,7 @@ class Creeping(Clock):
         return self.now
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", sweep(range(60), here=10))
 def test_whatever_comes_at_any_look_nobody_is_in_a_step_who_was_stopped(seed: int) -> None:
     """The pretended device fails if a step is launched for a request that has left, or on pages of others."""
     chance = random.Random(seed)

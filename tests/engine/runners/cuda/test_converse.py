@@ -22,6 +22,7 @@ from converse_house import (
     prompts,
     sound,
 )
+from examples import sweep
 
 from voxlane.engine.api import SamplingParams
 from voxlane.engine.jobs.dialogue_job import READING
@@ -97,8 +98,8 @@ def play(house: House, seed: int, sampling: SpeechSampling) -> list[Request]:
     return requests
 
 
-@pytest.mark.parametrize("sampling", [LIKELIEST, DRAWN, READING], ids=["likeliest", "drawn", "read aloud"])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("sampling", sweep([DRAWN, LIKELIEST, READING]), ids=["drawn", "likeliest", "read aloud"])
+@pytest.mark.parametrize("seed", sweep([0, 1]))
 def test_tokens_frames_and_samples_are_the_hosts(
     model: Lfm2Audio, codec: MimiCodec, monkeypatch: pytest.MonkeyPatch, seed: int, sampling: SpeechSampling
 ) -> None:

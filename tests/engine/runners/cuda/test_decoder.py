@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from examples import sweep
 from torch import Tensor
 
 from voxlane.engine.api import Finished, FromEngine, Pause, Resume, SamplingParams, Submit, ToEngine
@@ -231,7 +232,7 @@ class Pair:
     pools: tuple[BlockPool, BlockPool]
 
 
-@pytest.fixture(scope="module", params=["qwen3", "lfm2"])
+@pytest.fixture(scope="module", params=sweep(["lfm2", "qwen3"]))
 def model(checkpoint: Callable[..., Path], request: pytest.FixtureRequest) -> Decoder:
     return Decoder.load(SafetensorsDirectory(checkpoint(request.param)), "float32")
 
@@ -316,7 +317,7 @@ def test_decodes_and_prompts_run_the_model_once(model: Decoder, monkeypatch: pyt
     assert (count.forwards, count.joint) == (3, 1), "decodes alone"
 
 
-@pytest.mark.parametrize("family", ["llama-biased", "qwen2-window", "gemma3", "lfm2-moe"])
+@pytest.mark.parametrize("family", sweep(["gemma3", "qwen2-window", "llama-biased", "lfm2-moe"], here=2))
 def test_every_family_has_the_same_tokens_in_joint_steps(
     family: str, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -693,7 +694,7 @@ def iterate(core: Core) -> Iterator[FromEngine]:
         yield from core.step()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sweep(range(12), here=2))
 def test_steps_planned_ahead_and_mended_give_the_same_tokens(model: Decoder, seed: int) -> None:
     """Some are stopped and go on at any time, others end: rows move between what was laid down and what is launched."""
     chance = random.Random(seed)
