@@ -12,13 +12,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxlane.engine.api import (
-    MAX_PRONUNCIATIONS,
-    BadPronunciation,
-    Pronunciation,
-    has_phonemes,
-    read_pronunciations,
-)
+from voxlane.engine.api import MAX_PRONUNCIATIONS, BadPronunciation, Pronunciation, has_phonemes, read_pronunciations
 from voxlane.engine.api.pronunciations import PHONEMES
 
 

@@ -18,10 +18,7 @@ from voxlane.engine.weights.catalog import load_catalog
 
 
 def test_speed_decides_and_the_reason_says_so() -> None:
-    assert listeners_for_cpu(36e9) == (
-        [ACCURATE, FRUGAL],
-        "this machine takes about 100 ms for a turn of 3 s with it",
-    )
+    assert listeners_for_cpu(36e9) == ([ACCURATE, FRUGAL], "this machine takes about 100 ms for a turn of 3 s with it")
     assert listeners_for_cpu(3.6e9) == ([FRUGAL], f"{ACCURATE} would take 1000 ms for a turn of 3 s")
 
 

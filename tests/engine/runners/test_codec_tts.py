@@ -180,12 +180,7 @@ def assert_alike(found: np.ndarray, expected: np.ndarray) -> None:
 
 @pytest.mark.parametrize(("blocks", "host"), [(64, 0), (14, 0), (14, 20)], ids=["roomy", "recompute", "swap"])
 def test_eight_mixed_requests_are_each_what_the_model_says_offline(
-    model: Qwen3TTS,
-    codec: Qwen3TTSCodec,
-    manners: VoicePrompts,
-    wanted: dict[str, np.ndarray],
-    blocks: int,
-    host: int,
+    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: VoicePrompts, wanted: dict[str, np.ndarray], blocks: int, host: int
 ) -> None:
     """They come in one by one, wait for each other's blocks, and two of them are interrupted on the way."""
     house = House(model, codec, manners, blocks=blocks, host=host)
@@ -209,11 +204,7 @@ def test_eight_mixed_requests_are_each_what_the_model_says_offline(
 
 @pytest.mark.parametrize("cuts", [(5,), (1, 4, 11, 12), tuple(range(1, 40))], ids=["two", "five", "letters"])
 def test_text_in_pieces_sounds_like_the_whole(
-    model: Qwen3TTS,
-    codec: Qwen3TTSCodec,
-    manners: VoicePrompts,
-    wanted: dict[str, np.ndarray],
-    cuts: tuple[int, ...],
+    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: VoicePrompts, wanted: dict[str, np.ndarray], cuts: tuple[int, ...]
 ) -> None:
     """Cut between words and inside them; the voice has said all it can before each piece, and waited."""
     text, speak = EIGHT["r1"]

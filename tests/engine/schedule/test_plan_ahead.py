@@ -12,17 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from simulation import Clock, LateConcurrentPrefill, LateEngine, Simulation, expected_text
 
-from voxlane.engine.api import (
-    Cancel,
-    Pause,
-    Policy,
-    Priority,
-    Resume,
-    SamplingParams,
-    Submit,
-    Text,
-    ToEngine,
-)
+from voxlane.engine.api import Cancel, Pause, Policy, Priority, Resume, SamplingParams, Submit, Text, ToEngine
 from voxlane.engine.loop.delivery import Outbox
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.schedule.cost import CostModel, Work

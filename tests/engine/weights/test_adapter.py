@@ -299,11 +299,7 @@ BROKEN: dict[str, tuple[dict[str, Tensor] | None, dict[str, object], str]] = {
         {},
         "there are two changes of model.layers.0.self_attn.q_proj.weight",
     ),
-    "factors in 3 dimensions": (
-        {name: tensor[None] for name, tensor in factors(Q0).items()},
-        {},
-        "are not of rank 2",
-    ),
+    "factors in 3 dimensions": ({name: tensor[None] for name, tensor in factors(Q0).items()}, {}, "are not of rank 2"),
     "a layer too many": (factors(Q0.replace("0", "9")), {}, r"layers.9.self_attn.q_proj.lora_A.weight' fits nothing"),
     "another architecture": (factors("transformer.h.0.attn"), {}, "which has no transformer.h.0.attn.weight"),
     "a bias that is not there": (

@@ -17,17 +17,7 @@ from voxlane.engine.errors import StoreError
 from voxlane.engine.weights import store
 
 from .file_server import Cut, FileServer, RefusedAnswer
-from .hub_site import (
-    BIG,
-    CDN,
-    CHUNK,
-    COMMIT,
-    FILES,
-    REPO,
-    hub_on_this_machine,
-    publish,
-    pull,
-)
+from .hub_site import BIG, CDN, CHUNK, COMMIT, FILES, REPO, hub_on_this_machine, publish, pull
 
 NAME = f"hf:{REPO}"
 RESOLVE, API = f"/{REPO}/resolve/", f"/api/models/{REPO}"

@@ -10,18 +10,7 @@ import lfm2_audio_checkpoint as checkpoint
 import numpy as np
 import pytest
 import torch
-from converse_house import (
-    BLOCK,
-    DRAWN,
-    LIKELIEST,
-    ROWS,
-    SOUND_TOLERANCE,
-    House,
-    dialogue,
-    host_runner,
-    prompts,
-    sound,
-)
+from converse_house import BLOCK, DRAWN, LIKELIEST, ROWS, SOUND_TOLERANCE, House, dialogue, host_runner, prompts, sound
 from examples import sweep
 
 from voxlane.engine.api import SamplingParams
