@@ -41,22 +41,16 @@ def test_an_entry(entry: str, meaning: Pronunciation) -> None:
 @pytest.mark.parametrize(
     ("entries", "reason"),
     [
-        (["Siobhan"], "write it as"),
-        (["= shiv"], "write it as"),
-        (["Siobhan ="], "write it as"),
-        (["Siobhan = //"], "between two slashes"),
-        (["Siobhan = /ʃɪv"], "between two slashes"),
-        (["Siobhan = /ʃ8v/"], "no phoneme for character 2 after the slash"),
-        (["Siobhan = /ʃv/"], "without a vowel"),
-        (["Siobhan = shiv awn!"], "letters, hyphens"),
-        (["Siobhan = 42"], "letters, hyphens"),
-        (["*x* = ex"], "begins and ends with"),
-        (["x" * 61 + " = ex"], "at most 60 characters before"),
+        (["Siobhan"], "write it as"), (["= shiv"], "write it as"), (["Siobhan ="], "write it as"),
+        (["Siobhan = //"], "between two slashes"), (["Siobhan = /ʃɪv"], "between two slashes"),
+        (["Siobhan = /ʃ8v/"], "no phoneme for character 2 after the slash"), (["Siobhan = /ʃv/"], "without a vowel"),
+        (["Siobhan = shiv awn!"], "letters, hyphens"), (["Siobhan = 42"], "letters, hyphens"),
+        (["*x* = ex"], "begins and ends with"), (["x" * 61 + " = ex"], "at most 60 characters before"),
         (["x = " + "e" * 121], "at most 60 characters before the = and 120"),
         (["Ada = ayda", "ADA = adda"], "entry 2: the same name as in entry 1"),
         ([f"n{number} = x" for number in range(MAX_PRONUNCIATIONS + 1)], "at most 100 entries, not 101"),
     ],
-)
+)  # fmt: skip
 def test_what_is_refused(entries: list[str], reason: str) -> None:
     with pytest.raises(BadPronunciation, match=reason) as refused:
         read_pronunciations(entries)

@@ -34,15 +34,10 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("compute", "kind", "window", "softcap"),
     [
-        (F32, F32, 0, 0.0),
-        (F32, F32, 25, 3.0),
-        (F32, BF16, 25, 0.0),
-        (F32, INT8, 0, 0.0),
-        (BF16, BF16, 0, 3.0),
-        (BF16, INT8, 25, 3.0),
-        (F16, F16, 0, 0.0),
+        (F32, F32, 0, 0.0), (F32, F32, 25, 3.0), (F32, BF16, 25, 0.0), (F32, INT8, 0, 0.0), (BF16, BF16, 0, 3.0),
+        (BF16, INT8, 25, 3.0), (F16, F16, 0, 0.0),
     ],
-)
+)  # fmt: skip
 def test_every_type(
     compute: torch.dtype, kind: torch.dtype, window: int, softcap: float, random: torch.Generator
 ) -> None:
@@ -133,14 +128,10 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("compute", "kind", "window", "softcap", "causal"),
     [
-        (F32, F32, 0, 0.0, True),
-        (BF16, BF16, 0, 0.0, False),
-        (F32, F32, 25, 3.0, True),
-        (BF16, INT8, 0, 3.0, True),
-        (F32, INT8, 70, 0.0, True),
-        (F16, F16, 1, 0.0, True),
+        (F32, F32, 0, 0.0, True), (BF16, BF16, 0, 0.0, False), (F32, F32, 25, 3.0, True), (BF16, INT8, 0, 3.0, True),
+        (F32, INT8, 70, 0.0, True), (F16, F16, 1, 0.0, True),
     ],
-)
+)  # fmt: skip
 def test_a_row_in_many_pieces(
     compute: torch.dtype, kind: torch.dtype, window: int, softcap: float, causal: bool, random: torch.Generator
 ) -> None:

@@ -91,16 +91,13 @@ def test_gates(dtype: torch.dtype, rows: int, columns: int, random: torch.Genera
     ("kind", "dtype", "normed", "shape"),
     sweep(
         [
-            (INT8, F32, True, Shape(4, 4, 20, 5)),
-            (F32, F32, False, Shape(9, 3, 64, 16)),
-            (F32, F32, True, Shape(4, 4, 20, 5)),
-            (BF16, BF16, True, Shape(2, 1, 128, 32)),
-            (BF16, F32, False, Shape(4, 4, 20, 5)),
-            (INT8, F32, True, Shape(9, 3, 64, 16)),
+            (INT8, F32, True, Shape(4, 4, 20, 5)), (F32, F32, False, Shape(9, 3, 64, 16)),
+            (F32, F32, True, Shape(4, 4, 20, 5)), (BF16, BF16, True, Shape(2, 1, 128, 32)),
+            (BF16, F32, False, Shape(4, 4, 20, 5)), (INT8, F32, True, Shape(9, 3, 64, 16)),
             (INT8, BF16, False, Shape(4, 4, 20, 5)),
         ]
     ),
-)
+)  # fmt: skip
 def test_rope(kind: torch.dtype, dtype: torch.dtype, normed: bool, shape: Shape, random: torch.Generator) -> None:
     rows = [(0, 7), (30, 1), (11, 4), (5, 0)]
     table, blocks = tables([start + count for start, count in rows], shape.block_tokens, random)

@@ -175,14 +175,11 @@ def bound(constraint: Only, **settings) -> Request:
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {"temperature": 5.0},
-        {"temperature": 5.0, "top_k": 4},
-        {"temperature": 5.0, "top_p": 0.99},
+        {}, {"temperature": 5.0}, {"temperature": 5.0, "top_k": 4}, {"temperature": 5.0, "top_p": 0.99},
         {"temperature": 5.0, "min_p": 0.001},
         {"logit_bias": ((0, 50.0),), "repetition_penalty": 1.5, "presence_penalty": 1.0},
     ],
-)
+)  # fmt: skip
 def test_a_constraint_holds_under_every_rule_and_for_its_own_row(settings):
     logits = torch.tensor([[9.0, 0.0, 1.0, 2.0, 3.0]])
     for seed in range(50):

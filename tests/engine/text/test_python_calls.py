@@ -56,34 +56,13 @@ def test_what_is_read(text: str, calls: list[tuple[str, dict[str, Any]]]) -> Non
 @pytest.mark.parametrize(
     "text",
     [
-        "hello",
-        "[a(1)]",
-        "[a(**{})]",
-        "[a(*[])]",
-        "[a(x=b)]",
-        "[a(x=b())]",
-        "[a(x=1 + 1)]",
-        "[a(x=1, x=2)]",
-        "[a(x={1: 2})]",
-        "[a(x={**{}})]",
-        "[a(x=b'bytes')]",
-        "[a(x=1j)]",
-        "[a(x=...)]",
-        '[a(x=f"{1}")]',
-        "[a(x=lambda: 1)]",
-        "[a(x=[y for y in []])]",
-        "[a(x=-True)]",
-        "[a(x=1) b(y=2)]",
-        "[a(x=1)",
-        '[a(x="open)]',
-        "[a(]",
-        "[a(x=" + "[" * 3000 + "]" * 3000 + ")]",
-        "[a(x=" + "9" * 10_000 + ")]",
-        '[a(x="' + "y" * MAX_CHARACTERS + '")]',
-        "[a(x='\\ud800', y=\\)]",
-        "[a(x=1)\0]",
+        "hello", "[a(1)]", "[a(**{})]", "[a(*[])]", "[a(x=b)]", "[a(x=b())]", "[a(x=1 + 1)]", "[a(x=1, x=2)]",
+        "[a(x={1: 2})]", "[a(x={**{}})]", "[a(x=b'bytes')]", "[a(x=1j)]", "[a(x=...)]", '[a(x=f"{1}")]',
+        "[a(x=lambda: 1)]", "[a(x=[y for y in []])]", "[a(x=-True)]", "[a(x=1) b(y=2)]", "[a(x=1)", '[a(x="open)]',
+        "[a(]", "[a(x=" + "[" * 3000 + "]" * 3000 + ")]", "[a(x=" + "9" * 10_000 + ")]",
+        '[a(x="' + "y" * MAX_CHARACTERS + '")]', "[a(x='\\ud800', y=\\)]", "[a(x=1)\0]",
     ],
-)
+)  # fmt: skip
 def test_what_is_refused(text: str) -> None:
     with pytest.raises(NotCallsError):
         read_calls(text)

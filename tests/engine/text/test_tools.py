@@ -92,15 +92,10 @@ def test_calls_are_read_as_they_come(text: str, pieces: list[str | Call], size: 
     [
         '<tool_call>{"name": "launch_rocket", "arguments": {}}</tool_call>',
         '<tool_call>{"name": "hang_up", "arguments": [1]}</tool_call> and more',
-        '<tool_call>{"name": "hang_up", "arguments": {}</tool_call>',
-        '<tool_call>{"name": "hang_up", "argu',
+        '<tool_call>{"name": "hang_up", "arguments": {}</tool_call>', '<tool_call>{"name": "hang_up", "argu',
         '<tool_call>[{"name": "hang_up"}, 3]</tool_call>',
-        '<tool_call>{"name": "get_weather", "arguments": {"city": NaN}}</tool_call>',
-        '<tool_call>[]</tool_call>',
-        "a < b and <tool_cake>",
-        '{"name": "Anna", "age": 3}',
-        '{"naming": true}',
-        "  <tooth>",
+        '<tool_call>{"name": "get_weather", "arguments": {"city": NaN}}</tool_call>', '<tool_call>[]</tool_call>',
+        "a < b and <tool_cake>", '{"name": "Anna", "age": 3}', '{"naming": true}', "  <tooth>",
         "\n\nHello <tool_response>",
     ],
 )  # fmt: skip
@@ -139,14 +134,9 @@ def test_with_whole_half_a_call_is_nothing() -> None:
 @pytest.mark.parametrize(
     ("tools", "choice"),
     [
-        ((Tool(""),), "auto"),
-        ((Tool("two words"),), "auto"),
-        ((Tool("x" * 65),), "auto"),
-        ((Tool("a"), Tool("a")), "auto"),
-        (tuple(Tool(f"t{n}") for n in range(MAX_TOOLS + 1)), "auto"),
-        ((Tool("none"),), "auto"),
-        ((Tool("a"),), "b"),
-        ((), "required"),
+        ((Tool(""),), "auto"), ((Tool("two words"),), "auto"), ((Tool("x" * 65),), "auto"),
+        ((Tool("a"), Tool("a")), "auto"), (tuple(Tool(f"t{n}") for n in range(MAX_TOOLS + 1)), "auto"),
+        ((Tool("none"),), "auto"), ((Tool("a"),), "b"), ((), "required"),
     ],
 )  # fmt: skip
 def test_tools_that_make_no_sense_are_refused(tools: tuple[Tool, ...], choice: str) -> None:
@@ -157,13 +147,10 @@ def test_tools_that_make_no_sense_are_refused(tools: tuple[Tool, ...], choice: s
 def test_a_conversation_with_calls_spelt_out() -> None:
     use = ToolUse("c1", "get_weather", '{"city":"Paris"}')
     talk = [
-        ChatMessage("system", "Be kind."),
-        ChatMessage("user", "Weather?"),
-        ChatMessage("assistant", "One moment.", (use,)),
-        ChatMessage("tool", "Sunny", call_id="c1"),
-        ChatMessage("tool", "Warm", call_id="c2"),
-        ChatMessage("assistant", "Sunny and warm."),
-    ]
+        ChatMessage("system", "Be kind."), ChatMessage("user", "Weather?"),
+        ChatMessage("assistant", "One moment.", (use,)), ChatMessage("tool", "Sunny", call_id="c1"),
+        ChatMessage("tool", "Warm", call_id="c2"), ChatMessage("assistant", "Sunny and warm."),
+    ]  # fmt: skip
     plain = spelt_out(talk, TOOLS[:1])
     assert [message.role for message in plain] == ["system", "user", "assistant", "user", "assistant"]
     assert plain[0].content == "Be kind.\n\n" + instructions(TOOLS[:1])

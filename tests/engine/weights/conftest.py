@@ -32,16 +32,12 @@ def small_tensors(architecture: str, seed: int = 0) -> dict[str, Array]:
         tensors["output.weight"] = matrix(VOCABULARY, HIDDEN)
     for layer in range(LAYERS):
         block = {
-            "attn_norm.weight": matrix(HIDDEN),
-            "attn_q.weight": matrix(HEADS * HEAD_DIM, HIDDEN),
-            "attn_k.weight": matrix(KV_HEADS * HEAD_DIM, HIDDEN),
-            "attn_v.weight": matrix(KV_HEADS * HEAD_DIM, HIDDEN),
-            "attn_output.weight": matrix(HIDDEN, HEADS * HEAD_DIM),
-            "ffn_norm.weight": matrix(HIDDEN),
-            "ffn_gate.weight": matrix(WIDE, HIDDEN),
-            "ffn_up.weight": matrix(WIDE, HIDDEN),
+            "attn_norm.weight": matrix(HIDDEN), "attn_q.weight": matrix(HEADS * HEAD_DIM, HIDDEN),
+            "attn_k.weight": matrix(KV_HEADS * HEAD_DIM, HIDDEN), "attn_v.weight": matrix(KV_HEADS * HEAD_DIM, HIDDEN),
+            "attn_output.weight": matrix(HIDDEN, HEADS * HEAD_DIM), "ffn_norm.weight": matrix(HIDDEN),
+            "ffn_gate.weight": matrix(WIDE, HIDDEN), "ffn_up.weight": matrix(WIDE, HIDDEN),
             "ffn_down.weight": matrix(HIDDEN, WIDE),
-        }
+        }  # fmt: skip
         if architecture == "qwen2":
             block |= {f"attn_{part}.bias": matrix(len(block[f"attn_{part}.weight"])) for part in "qkv"}
         if architecture in ("qwen3", "gemma3"):
@@ -89,15 +85,10 @@ def lfm2_tensors(architecture: str, matrix: Callable[..., Array]) -> dict[str, A
 def small_settings(architecture: str) -> dict[str, int | float | list[int]]:
     """Return the metadata that goes with small_tensors()."""
     settings: dict[str, int | float | list[int]] = {
-        "context_length": 128,
-        "embedding_length": HIDDEN,
-        "block_count": LAYERS,
-        "feed_forward_length": WIDE,
-        "attention.head_count": HEADS,
-        "attention.head_count_kv": KV_HEADS,
-        "attention.layer_norm_rms_epsilon": 1e-6,
+        "context_length": 128, "embedding_length": HIDDEN, "block_count": LAYERS, "feed_forward_length": WIDE,
+        "attention.head_count": HEADS, "attention.head_count_kv": KV_HEADS, "attention.layer_norm_rms_epsilon": 1e-6,
         "rope.freq_base": 50_000.0,
-    }
+    }  # fmt: skip
     if architecture in ("qwen3", "gemma3"):
         settings |= {"attention.key_length": HEAD_DIM, "attention.value_length": HEAD_DIM}
     if architecture == "gemma3":

@@ -251,16 +251,13 @@ def test_the_embedding_decides_the_vocabulary_and_biases_are_announced(write_ggu
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"attention.head_count": 0}, "contradict the tensors"),
-        ({"embedding_length": 32}, "contradict the tensors"),
-        ({"block_count": 1 << 31}, "contradict the tensors"),
-        ({"rope.dimension_count": 99}, "impossible"),
+        ({"attention.head_count": 0}, "contradict the tensors"), ({"embedding_length": 32}, "contradict the tensors"),
+        ({"block_count": 1 << 31}, "contradict the tensors"), ({"rope.dimension_count": 99}, "impossible"),
         ({"rope.freq_base": float("nan")}, "unusable value"),
         ({"rope.scaling.type": "longrope", "rope.scaling.factor": 2.0}, "'longrope' is not supported"),
-        ({"expert_count": 8}, "mixture-of-experts"),
-        ({"context_length": "long"}, "unusable value"),
+        ({"expert_count": 8}, "mixture-of-experts"), ({"context_length": "long"}, "unusable value"),
     ],
-)
+)  # fmt: skip
 def test_impossible_settings(settings: dict[str, int | float | str], reason: str, write_gguf: WriteGGUF) -> None:
     with pytest.raises(WeightsError, match=reason):
         GGUFFile(write_gguf("llama", settings=settings))

@@ -187,23 +187,15 @@ def entry(dtype: object = "F32", shape: object = (1,), offsets: object = (0, 4))
 @pytest.mark.parametrize(
     ("description", "reason"),
     [
-        (b"{", "not valid JSON"),
-        (b"[" * 100_000, "not valid JSON"),
-        (b'{"t": NaN}', "not a JSON number"),
-        (b'{"t": 1, "t": 2}', "twice"),
-        ([1], "not a JSON object"),
-        ({"t": 5}, "not described"),
-        (entry(dtype="F99"), "unknown type"),
-        (entry(shape=[-1]), "impossible shape"),
-        (entry(shape=[True]), "impossible shape"),
-        (entry(shape=[1 << 60]), "impossible shape"),
-        (entry(shape=[2]), "does not fill its place"),
-        (entry(offsets=[0, 1 << 50]), "beyond the end"),
-        (entry(offsets=[4, 0]), "beyond the end"),
-        (entry(offsets=[0, 4]) | {"u": entry()["t"]}, "overlaps"),
+        (b"{", "not valid JSON"), (b"[" * 100_000, "not valid JSON"), (b'{"t": NaN}', "not a JSON number"),
+        (b'{"t": 1, "t": 2}', "twice"), ([1], "not a JSON object"), ({"t": 5}, "not described"),
+        (entry(dtype="F99"), "unknown type"), (entry(shape=[-1]), "impossible shape"),
+        (entry(shape=[True]), "impossible shape"), (entry(shape=[1 << 60]), "impossible shape"),
+        (entry(shape=[2]), "does not fill its place"), (entry(offsets=[0, 1 << 50]), "beyond the end"),
+        (entry(offsets=[4, 0]), "beyond the end"), (entry(offsets=[0, 4]) | {"u": entry()["t"]}, "overlaps"),
         ({}, "no tensors"),
     ],
-)
+)  # fmt: skip
 def test_forged_safetensors(description: object, reason: str, tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=reason) as caught:
         SafetensorsDirectory(raw(tmp_path, description, bytes(4)))

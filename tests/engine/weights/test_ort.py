@@ -71,15 +71,11 @@ def write(folder: Path, encoder_bytes: bytes, decoder_bytes: bytes) -> Path:
 def test_weights_are_named_by_the_nodes_that_use_them(tmp_path: Path) -> None:
     model = MoonshineDirectory(write(tmp_path, encoder().bytes(), decoder().bytes()))
     assert sorted(model.names()) == [
-        "model.decoder.embed_tokens.weight",
-        "model.decoder.layers.0.input_layernorm.weight",
-        "model.encoder.conv1.weight",
-        "model.encoder.groupnorm.weight",
-        "model.encoder.layer_norm.weight",
-        "model.encoder.layers.0.mlp.fc1.bias",
-        "model.encoder.layers.0.mlp.fc1.weight",
+        "model.decoder.embed_tokens.weight", "model.decoder.layers.0.input_layernorm.weight",
+        "model.encoder.conv1.weight", "model.encoder.groupnorm.weight", "model.encoder.layer_norm.weight",
+        "model.encoder.layers.0.mlp.fc1.bias", "model.encoder.layers.0.mlp.fc1.weight",
         "model.encoder.layers.0.self_attn.q_proj.weight",
-    ]
+    ]  # fmt: skip
     codes = torch.zeros(HIDDEN * INNER)
     codes[: HIDDEN * INNER % 256] = torch.arange(HIDDEN * INNER % 256)
     up = model.tensor("model.encoder.layers.0.mlp.fc1.weight")
@@ -134,18 +130,13 @@ def without_norm() -> bytes:
 @pytest.mark.parametrize(
     ("forged", "reason"),
     [
-        (b"", "empty"),
-        (b"hello, this is no model", "not a ORTM file"),
-        (b"\xff\xff\xff\x7fORTM" + bytes(50), "beyond the end"),
-        (encoder().bytes()[:200], "beyond the end"),
-        (OrtFile().bytes(), "no weights"),
-        (deep(), "graphs within graphs"),
-        (misshapen(), "does not fill its place"),
-        (two_for_one_name(), "two different tensors"),
-        (without_scale(), "not 8-bit codes"),
+        (b"", "empty"), (b"hello, this is no model", "not a ORTM file"),
+        (b"\xff\xff\xff\x7fORTM" + bytes(50), "beyond the end"), (encoder().bytes()[:200], "beyond the end"),
+        (OrtFile().bytes(), "no weights"), (deep(), "graphs within graphs"), (misshapen(), "does not fill its place"),
+        (two_for_one_name(), "two different tensors"), (without_scale(), "not 8-bit codes"),
         (without_norm(), "missing"),
     ],
-)
+)  # fmt: skip
 def test_forged_files_are_refused_in_one_line(tmp_path: Path, forged: bytes, reason: str) -> None:
     with pytest.raises(WeightsError, match=reason) as caught:
         MoonshineDirectory(write(tmp_path, forged, decoder().bytes()))

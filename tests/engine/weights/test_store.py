@@ -144,13 +144,9 @@ def write_sdist(folder: Path) -> Path:
     escape = f"open({str(folder / 'was-run')!r}, 'w')\n"
     files = {
         "pyproject.toml": b'[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n',
-        "setup.py": escape.encode(),
-        "hatch_build.py": escape.encode(),
-        "tiny_source/__init__.py": escape.encode(),
-        "data/b.bin": b"second",
-        "data/a.bin": b"first ",
-        "data/c.txt": b"no part of it",
-    }
+        "setup.py": escape.encode(), "hatch_build.py": escape.encode(), "tiny_source/__init__.py": escape.encode(),
+        "data/b.bin": b"second", "data/a.bin": b"first ", "data/c.txt": b"no part of it",
+    }  # fmt: skip
     path = folder / "tiny_source-1.0.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
         for name, content in files.items():

@@ -14,35 +14,25 @@ from voxlane.engine.text.normalise.pronunciations import pronunciations_of
 from voxlane.engine.text.normalise.reader import spoken_words
 
 ENTRIES = (
-    "Siobhan = shiv-awn",
-    "Saoirse Ronan = seer-sha roh-nan",
-    "Niamh = /niːv/",
-    "GmbH = G M B A",
-    "D'Arcy = dar-see",
-)
+    "Siobhan = shiv-awn", "Saoirse Ronan = seer-sha roh-nan", "Niamh = /niːv/", "GmbH = G M B A", "D'Arcy = dar-see",
+)  # fmt: skip
 NAMES = pronunciations_of(ENTRIES)
 
 
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("Siobhan", "shiv-awn"),
-        ("SIOBHAN and siobhan!", "shiv-awn and shiv-awn!"),
-        ("Siobhan's cat", "shiv-awn's cat"),
-        ("Siobhan’s cat", "shiv-awn's cat"),
+        ("Siobhan", "shiv-awn"), ("SIOBHAN and siobhan!", "shiv-awn and shiv-awn!"),
+        ("Siobhan's cat", "shiv-awn's cat"), ("Siobhan’s cat", "shiv-awn's cat"),
         ("(Siobhan), **Siobhan**, 'Siobhan'", "(shiv-awn), shiv-awn, shiv-awn"),
         ("Siobhan-Marie and Anne-Siobhan", "shiv-awn Marie and Anne shiv-awn"),
         ("Siobhans, Siobhanette and Asiobhan", "Siobhans, Siobhanette and Asiobhan"),
-        ("siobhan@example.com", "siobhan at example dot com"),
-        ("siobhan.pdf", "siobhan dot PDF"),
-        ("/home/siobhan/x", "slash home slash siobhan slash x"),
-        ("saoirse\nronan", "seer-sha roh-nan"),
-        ("Saoirse is not Ronan", "Saoirse is not Ronan"),
-        ("D’Arcy and d'arcy's", "dar-see and dar-see's"),
-        ("#Siobhan", "hashtag shiv-awn"),
-        ("Siobhan 911 Siobhan", "shiv-awn nine hundred eleven shiv-awn"),
+        ("siobhan@example.com", "siobhan at example dot com"), ("siobhan.pdf", "siobhan dot PDF"),
+        ("/home/siobhan/x", "slash home slash siobhan slash x"), ("saoirse\nronan", "seer-sha roh-nan"),
+        ("Saoirse is not Ronan", "Saoirse is not Ronan"), ("D’Arcy and d'arcy's", "dar-see and dar-see's"),
+        ("#Siobhan", "hashtag shiv-awn"), ("Siobhan 911 Siobhan", "shiv-awn nine hundred eleven shiv-awn"),
     ],
-)
+)  # fmt: skip
 def test_where_an_entry_applies(written: str, said: str) -> None:
     assert " ".join(word.text for word in spoken_words(written, NAMES)) == said
 
@@ -50,15 +40,10 @@ def test_where_an_entry_applies(written: str, said: str) -> None:
 def test_words_keep_the_place_of_the_written_name() -> None:
     text = "So **Siobhan's** cat saw Saoirse Ronan, and Niamh."
     assert [(word.text, text[word.start : word.end], word.phonemes) for word in spoken_words(text, NAMES)] == [
-        ("So", "So", ""),
-        ("shiv-awn's", "Siobhan's", ""),
-        ("cat", "cat", ""),
-        ("saw", "saw", ""),
-        ("seer-sha", "Saoirse Ronan", ""),
-        ("roh-nan,", "Saoirse Ronan,", ""),
-        ("and", "and", ""),
+        ("So", "So", ""), ("shiv-awn's", "Siobhan's", ""), ("cat", "cat", ""), ("saw", "saw", ""),
+        ("seer-sha", "Saoirse Ronan", ""), ("roh-nan,", "Saoirse Ronan,", ""), ("and", "and", ""),
         ("Niamh.", "Niamh.", "nˈiːv"),
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
