@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import lfm2_audio_checkpoint as checkpoint
 import numpy as np
 import pytest
@@ -17,22 +15,6 @@ from voxlane.engine.models.lfm2_audio.mimi import MimiCodec
 from voxlane.engine.models.lfm2_audio.model import Lfm2Audio
 from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.runners.converse import DialogueStream, EncodedClips
-from voxlane.engine.weights.safetensors import SafetensorsDirectory
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkpoint.write(tmp_path_factory.mktemp("lfm2-audio"))
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> Lfm2Audio:
-    return Lfm2Audio.load(SafetensorsDirectory(folder), "float32")
-
-
-@pytest.fixture(scope="module")
-def codec(folder: Path, model: Lfm2Audio) -> MimiCodec:
-    return MimiCodec.load(SafetensorsDirectory(folder / "mimi"), model.config.groups)
 
 
 def test_the_answers_are_the_slow_references(model: Lfm2Audio, codec: MimiCodec) -> None:

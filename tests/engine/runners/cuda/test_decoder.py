@@ -30,6 +30,7 @@ from voxlane.engine.models.decoder import Decoder
 from voxlane.engine.runners.cuda.decoder import CudaRunner, is_decode
 from voxlane.engine.runners.cuda.device import Stopwatch
 from voxlane.engine.runners.cuda.joint_graphs import JointShape
+from voxlane.engine.runners.cuda.prompt_graphs import PromptGraphs
 from voxlane.engine.runners.cuda.rows import DecodeRows, buckets_up_to, is_penalised, needs_host, write_rules
 from voxlane.engine.runners.decoder import Outcome, Runner
 from voxlane.engine.schedule.cost import CostModel
@@ -270,14 +271,19 @@ def same_tokens(both: Pair, steps: int) -> None:
     assert outputs[0] == outputs[1]
 
 
-@pytest.mark.parametrize("graph", [True, False])
-def test_greedy_tokens_are_the_runners(model: Decoder, graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("graph")
+def test_greedy_tokens_are_the_runners(model: Decoder) -> None:
     """Prompts in chunks that finish at different steps, so that prefills and decodes are mixed in most of them."""
     both = pair(model)
-    if not graph:
-        monkeypatch.setattr(both.cuda._prompt_graphs, "shape", lambda *sizes: None)
     same_tokens(both, 14)
     assert set(both.cuda.phases) == {"move", "launch", "device", "wait", "sample"}
+
+
+@pytest.fixture(params=[True, False], ids=["graph", "no graph"])
+def graph(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run prompts in a graph, or launch by launch."""
+    if not request.param:
+        monkeypatch.setattr(PromptGraphs, "shape", lambda self, *sizes: None)
 
 
 @dataclass
@@ -423,14 +429,10 @@ def test_which_prompts_a_graph_takes(model: Decoder) -> None:
     assert graphs.shape(16, 1, model.context_tokens + 1) is None
 
 
-@pytest.mark.parametrize("graph", [True, False])
-def test_special_requests_get_what_the_host_sampler_gives(
-    model: Decoder, graph: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("graph")
+def test_special_requests_get_what_the_host_sampler_gives(model: Decoder) -> None:
     """Without penalties the model repeats itself; a pause in between has their history told anew."""
     both = pair(model)
-    if not graph:
-        monkeypatch.setattr(both.cuda._prompt_graphs, "shape", lambda *sizes: None)
     kinds: list[dict[str, object]] = [
         {"logprobs": 3, "temperature": 0.8, "repetition_penalty": 1.3},
         {"repetition_penalty": 1.3, "logprobs": 0},
@@ -451,12 +453,10 @@ def test_special_requests_get_what_the_host_sampler_gives(
             assert [len(choice.top) for choice in one] == [len(choice.top) for choice in other]
 
 
-@pytest.mark.parametrize("graph", [True, False])
-def test_a_probe_gets_what_the_host_sampler_gives(model: Decoder, graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("graph")
+def test_a_probe_gets_what_the_host_sampler_gives(model: Decoder) -> None:
     """Beside a prompt that is no probe; two probes ask for the same ends, one for others."""
     both = pair(model)
-    if not graph:
-        monkeypatch.setattr(both.cuda._prompt_graphs, "shape", lambda *sizes: None)
     told = []
     for runner, pool in zip((both.plain, both.cuda), both.pools, strict=True):
         requests = [request(str(n), list(prompt), pool) for n, prompt in enumerate(PROMPTS)]
@@ -470,13 +470,9 @@ def test_a_probe_gets_what_the_host_sampler_gives(model: Decoder, graph: bool, m
     assert [choice.logprob for (choice,) in told[1][:3]] == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("graph", [True, False])
-def test_a_first_token_is_none_of_those_that_are_barred(
-    model: Decoder, graph: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("graph")
+def test_a_first_token_is_none_of_those_that_are_barred(model: Decoder) -> None:
     both = pair(model)
-    if not graph:
-        monkeypatch.setattr(both.cuda._prompt_graphs, "shape", lambda *sizes: None)
     free = [request(str(n), list(prompt), both.pools[0]) for n, prompt in enumerate(PROMPTS)]
     run_step(both.plain, free, 99)
     outputs = []
@@ -733,51 +729,44 @@ def test_steps_planned_ahead_and_mended_give_the_same_tokens(model: Decoder, see
     assert pool.used == 0
 
 
-def test_steps_planned_ahead_give_the_same_tokens(model: Decoder) -> None:
-    """Prompts of several chunks, ends at different lengths, so that rows move, draws, and a pause in between."""
-    kinds: list[dict[str, object]] = [
-        {"max_tokens": 14},
-        {"max_tokens": 20, "temperature": 1.0, "top_k": 40},
-        {"max_tokens": 9},
-        {"max_tokens": 25, "frequency_penalty": 1.0},
-    ]
+EVERY = frozenset(range(60))
+AHEAD: dict[str, tuple[list[dict[str, object]], int, range]] = {  # requests, a pause before a step, steps planned ahead
+    "ends at different lengths, so that rows move": (
+        [
+            {"max_tokens": 14}, {"max_tokens": 20, "temperature": 1.0, "top_k": 40}, {"max_tokens": 9},
+            {"max_tokens": 25, "frequency_penalty": 1.0},
+        ],
+        0, range(20, 99),
+    ),
+    "the host chooses for the first": ([{"max_tokens": 4, "logprobs": 2}, {"max_tokens": 9}], 0, range(1, 7)),
+    "the first token is barred": (
+        [
+            {"max_tokens": 12, "barred": EVERY}, {"max_tokens": 16, "barred": EVERY, "temperature": 1.0},
+            {"max_tokens": 12, "barred": EVERY, "temperature": 1.0},
+        ],
+        0, range(10, 99),
+    ),
+    **{
+        f"a pause before step {step} keeps the token that the host chooses": (
+            [{"max_tokens": 9, "logprobs": 2}, {"max_tokens": 14}], step, range(1, 99)
+        )
+        for step in (4, 5, 6)
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", AHEAD)
+def test_steps_planned_ahead_give_the_same_tokens(model: Decoder, case: str) -> None:
+    """Prompts of several chunks, draws, and a pause in between."""
+    kinds, pause, planned = AHEAD[case]
     apart, none = through_core(model, overlap="apart", kinds=kinds)
-    together, ahead = through_core(model, overlap="ahead", kinds=kinds)
+    together, ahead = through_core(model, overlap="ahead", kinds=kinds, pause_before=pause)
     assert together == apart
     assert none == 0
-    assert ahead >= 20
-    assert [len(tokens) - len(prompt) for tokens, prompt in zip(apart, PROMPTS, strict=True)] == [14, 20, 9, 25]
-
-
-def test_what_the_host_chooses_is_not_planned_ahead(model: Decoder) -> None:
-    kinds: list[dict[str, object]] = [{"max_tokens": 4, "logprobs": 2}, {"max_tokens": 9}]
-    apart, _ = through_core(model, overlap="apart", kinds=kinds)
-    together, ahead = through_core(model, overlap="ahead", kinds=kinds)
-    assert together == apart
-    assert 0 < ahead < 7  # once the first is through
-
-
-def test_steps_are_planned_ahead_once_the_first_token_is_chosen(model: Decoder) -> None:
-    every = frozenset(range(60))
-    kinds: list[dict[str, object]] = [
-        {"max_tokens": 12, "barred": every},
-        {"max_tokens": 16, "barred": every, "temperature": 1.0},
-        {"max_tokens": 12, "barred": every, "temperature": 1.0},
-    ]
-    apart, _ = through_core(model, overlap="apart", kinds=kinds)
-    together, ahead = through_core(model, overlap="ahead", kinds=kinds)
-    assert together == apart
-    assert ahead >= 10
-    assert all(tokens[len(prompt)] not in every for tokens, prompt in zip(apart, PROMPTS, strict=False))
-
-
-@pytest.mark.parametrize("step", [4, 5, 6])
-def test_a_pause_while_its_step_is_under_way_keeps_the_token_that_the_host_chooses(model: Decoder, step: int) -> None:
-    kinds: list[dict[str, object]] = [{"max_tokens": 9, "logprobs": 2}, {"max_tokens": 14}]
-    apart, _ = through_core(model, overlap="apart", kinds=kinds)
-    together, ahead = through_core(model, overlap="ahead", kinds=kinds, pause_before=step)
-    assert together == apart
-    assert ahead > 0
+    assert ahead in planned
+    for tokens, prompt, kind in zip(apart, PROMPTS, kinds, strict=False):
+        assert len(tokens) - len(prompt) == kind["max_tokens"]
+        assert tokens[len(prompt)] not in kind.get("barred", ())  # type: ignore[operator]
 
 
 def test_a_prompt_read_beside_a_step_goes_on_in_the_next_as_if_it_had_been_there(model: Decoder) -> None:
