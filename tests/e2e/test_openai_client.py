@@ -13,6 +13,7 @@ import httpx
 import openai
 import pydantic
 import pytest
+from examples import SOAK
 from openai import AsyncOpenAI
 
 pytestmark = pytest.mark.weights
@@ -29,8 +30,20 @@ def ask(server: Any, messages: Any = FRANCE, **parameters: Any) -> Any:
     return server.client.chat.completions.create(messages=messages, **parameters)
 
 
-def test_it_makes_sense(server: Any) -> None:
-    answer = ask(server)
+@pytest.fixture(scope="module")
+def france(server: Any) -> Any:
+    """The answer to one question; greedy answers are always the same."""
+    return ask(server)
+
+
+@pytest.fixture(scope="module")
+def counted(server: Any) -> Any:
+    """The answer to another."""
+    return ask(server, COUNT)
+
+
+def test_it_makes_sense(france: Any) -> None:
+    answer = france
     assert "Paris" in answer.choices[0].message.content
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage.prompt_tokens > 10
@@ -38,8 +51,8 @@ def test_it_makes_sense(server: Any) -> None:
     assert answer.usage.voxlane["first_token_ms"] > 0
 
 
-def test_a_stream_says_the_same(server: Any) -> None:
-    whole = ask(server, COUNT)
+def test_a_stream_says_the_same(server: Any, counted: Any) -> None:
+    whole = counted
     chunks = list(ask(server, COUNT, stream=True, stream_options={"include_usage": True}))
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].message.content
@@ -51,13 +64,13 @@ def test_a_stream_says_the_same(server: Any) -> None:
 def test_many_at_once_say_what_each_says_alone(server: Any) -> None:
     questions = [
         [{"role": "user", "content": f"Name a city in {country}."}]
-        for country in ("France", "Japan", "Brazil", "Kenya", "India", "Canada")
+        for country in ("France", "Japan", "Brazil", "Kenya")
     ]
-    alone = [ask(server, question).choices[0].message.content for question in questions]
+    alone = [ask(server, question, max_tokens=16).choices[0].message.content for question in questions]
 
     async def all_of_them() -> list[str | None]:
         async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120) as client:
-            parameters: Any = {"model": MODEL, "temperature": 0, "max_tokens": 40}
+            parameters: Any = {"model": MODEL, "temperature": 0, "max_tokens": 16}
             answers = await asyncio.gather(
                 *(client.chat.completions.create(messages=question, **parameters) for question in questions)  # type: ignore[arg-type]
             )
@@ -66,18 +79,18 @@ def test_many_at_once_say_what_each_says_alone(server: Any) -> None:
     assert asyncio.run(all_of_them()) == alone
 
 
-def test_an_async_stream(server: Any) -> None:
+def test_an_async_stream(server: Any, france: Any) -> None:
     async def text() -> str:
         async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
             parameters: Any = {"model": MODEL, "temperature": 0, "max_tokens": 40, "messages": FRANCE}
             stream: Any = await client.chat.completions.create(stream=True, **parameters)
             return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
-    assert asyncio.run(text()) == ask(server).choices[0].message.content
+    assert asyncio.run(text()) == france.choices[0].message.content
 
 
-def test_stop_strings(server: Any) -> None:
-    free = ask(server, COUNT).choices[0].message.content
+def test_stop_strings(server: Any, counted: Any) -> None:
+    free = counted.choices[0].message.content
     middle = free[len(free) // 2 :][:3]
     stopped = ask(server, COUNT, stop=[middle, "never said"])
     assert stopped.choices[0].message.content == free.partition(middle)[0]
@@ -86,7 +99,7 @@ def test_stop_strings(server: Any) -> None:
 
 def test_a_seed_repeats_itself_and_choices_differ(server: Any) -> None:
     def run(seed: int) -> list[str]:
-        answer = ask(server, STORY, temperature=1.0, seed=seed, n=2, max_tokens=24)
+        answer = ask(server, STORY, temperature=1.0, seed=seed, n=2, max_tokens=12)
         return [choice.message.content for choice in answer.choices]
 
     first = run(7)
@@ -125,11 +138,11 @@ def test_the_bytes_of_all_tokens_are_an_emoji_reply(server: Any) -> None:
 
 def test_a_prompt_is_remembered(server: Any) -> None:
     long = [{"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 12 + "What jumps?"}]
-    first = ask(server, long)
-    second = ask(server, long)
+    first = ask(server, long, max_tokens=8)
+    second = ask(server, long, max_tokens=8)
     assert second.usage.prompt_tokens_details.cached_tokens >= 96
     assert second.choices[0].message.content == first.choices[0].message.content
-    salted = ask(server, long, extra_body={"cache_salt": "somebody else"})
+    salted = ask(server, long, max_tokens=8, extra_body={"cache_salt": "somebody else"})
     assert salted.usage.prompt_tokens_details.cached_tokens == 0
     assert salted.choices[0].message.content == first.choices[0].message.content
 
@@ -216,19 +229,19 @@ class Person(pydantic.BaseModel):
 
 def test_an_answer_of_a_type(server: Any) -> None:
     talk: Any = [{"role": "user", "content": "Describe a person."}]
-    for seed in range(3):
+    for seed in range(3 if SOAK else 1):
         parameters: Any = {"model": MODEL, "messages": talk, "temperature": 1, "seed": seed, "max_tokens": 200}
         answer = server.client.chat.completions.parse(response_format=Person, **parameters)
         assert isinstance(answer.choices[0].message.parsed, Person)
-    text = ask(server, talk, response_format={"type": "json_object"}, max_tokens=300).choices[0].message.content
+    text = ask(server, talk, response_format={"type": "json_object"}, max_tokens=10).choices[0].message.content
     assert text.startswith("{")
     schema: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"not": {}}}}
     with pytest.raises(openai.BadRequestError, match="cannot be enforced: not"):
         ask(server, talk, response_format=schema)
 
 
-def test_a_killed_engine_is_a_retryable_error_and_the_next_request_works(server: Any) -> None:
-    answer = ask(server).choices[0].message.content
+def test_a_killed_engine_is_a_retryable_error_and_the_next_request_works(server: Any, france: Any) -> None:
+    answer = france.choices[0].message.content
     starts = server.metric("voxlane_engine_starts_total")
     with httpx.Client() as open_connection:
         open_connection.get(f"{server.url}/healthz")
