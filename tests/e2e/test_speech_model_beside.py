@@ -1,6 +1,7 @@
 """A speech-to-speech model beside a voice and a recogniser: it reads aloud and writes down where a request names it.
 
-Its weights are random: its voice is noise, and what it writes down is always the same word.
+Its weights are random: its voice is noise, and what it writes down is always the same word. `make test` looks at what
+a server asks of the scripted engine instead.
 """
 
 from __future__ import annotations
@@ -9,15 +10,20 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import httpx
 import lfm2_audio_checkpoint as checkpoint
 import numpy as np
 import pytest
 from converse_listener import sound
+from house import start
+from msgspec import structs
 from openai import APIStatusError
 from voice_server import VoiceServer
 
 from voxlane.codecs.wav import decode_wav, encode_wav
+from voxlane.engine.api import ConverseModel, Submit
 from voxlane.engine.models.lfm2_audio.config import AUDIO_START, END_OF_TURN
+from voxlane.server.engine_client.stream import RequestStream
 
 pytestmark = pytest.mark.weights
 
@@ -41,6 +47,56 @@ def talking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceServer]:
     assert "Traceback" not in server.log.read_text()
 
 
+async def test_a_request_goes_to_the_model_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with start() as running:
+        engine = running.service.engine
+        assert engine._ready is not None
+        engine._ready = structs.replace(engine._ready, speech=ConverseModel("noise", 2033, 12.5, FRAME_SAMPLES))
+        asked: list[Submit] = []
+        submit = engine.submit
+
+        def noted(message: Submit) -> RequestStream:
+            asked.append(message)
+            return submit(message)
+
+        monkeypatch.setattr(engine, "submit", noted)
+
+        async def write(seconds: float = 1.0, **fields: str) -> httpx.Response:
+            files = {"file": recording(seconds)}
+            return await running.client.post("/v1/audio/transcriptions", data=fields, files=files)
+
+        for model, named in (("noise", True), ("whisper-1", False), ("moonshine-tiny-en", False)):
+            assert (await write(model=model)).status_code == 200
+            assert asked.pop().by_speech_model is named
+        for fields, seconds, status, reason in (
+            (
+                {"response_format": "verbose_json", "timestamp_granularities[]": "word"},
+                1.0,
+                400,
+                "when a word was said",
+            ),
+            ({"language": "en"}, 1.0, 400, "language must be left out"),
+            ({}, 100.0, 413, "81"),
+            ({"model": "other"}, 1.0, 404, "moonshine-tiny-en"),
+        ):
+            refused = await write(seconds, **{"model": "noise", **fields})
+            assert (refused.status_code, reason in refused.text) == (status, True), refused.text
+        body = {"input": TEXT, "voice": "alloy", "response_format": "pcm"}
+        for model, named in (("noise", True), ("tts-1", False)):
+            assert (await running.client.post("/v1/audio/speech", json={**body, "model": model})).status_code == 200
+            assert asked.pop().by_speech_model is named
+        refused = await running.client.post("/v1/audio/speech", json={**body, "model": "noise", "speed": 1.2})
+        assert "speed must be 1" in refused.text
+        models = (await running.client.get("/v1/models")).json()["data"]
+        assert {model["id"]: model["voxlane"]["task"] for model in models} == {
+            "scripted": "chat",
+            "moonshine-tiny-en": "asr",
+            "hibari": "tts",
+            "noise": "speech",
+        }
+        assert not asked
+
+
 def speech(talking: VoiceServer, **parameters: Any) -> np.ndarray:
     asked: Any = {"model": "tts-1", "voice": "alloy", "input": TEXT, "response_format": "wav", **parameters}
     samples, _ = decode_wav(talking.client.audio.speech.create(**asked).content)
@@ -56,6 +112,7 @@ def written(talking: VoiceServer, seconds: float = 1.0, **parameters: Any) -> An
     return talking.client.audio.transcriptions.create(**asked)
 
 
+@pytest.mark.soak
 def test_the_voice_speaks_unless_the_model_is_named(talking: VoiceServer) -> None:
     usual, noise = speech(talking, speed=1.2), speech(talking, model="noise")
     assert len(noise) % FRAME_SAMPLES == 0
@@ -65,6 +122,7 @@ def test_the_voice_speaks_unless_the_model_is_named(talking: VoiceServer) -> Non
     assert speech(talking, model=talking.client.models.list().data[-1].id).tobytes() == speech(talking).tobytes()
 
 
+@pytest.mark.soak
 def test_a_clip_is_written_down(talking: VoiceServer) -> None:
     assert written(talking).text == WORD
     assert written(talking, response_format="text") == f"{WORD}\n"
@@ -77,23 +135,7 @@ def test_a_clip_is_written_down(talking: VoiceServer) -> None:
     assert talking.client.audio.transcriptions.create(model="whisper-1", file=recording(1.0)).text != WORD
 
 
-@pytest.mark.parametrize(
-    ("parameters", "status", "reason"),
-    [
-        ({"response_format": "verbose_json", "timestamp_granularities": ["word"]}, 400, "when a word was said"),
-        ({"language": "en"}, 400, "language must be left out"),
-        ({"seconds": 100.0}, 413, "81"),
-        ({"model": "other"}, 404, "moonshine-tiny-en"),
-    ],
-)
-def test_what_it_cannot_write_is_refused_by_name(
-    talking: VoiceServer, parameters: dict[str, Any], status: int, reason: str
-) -> None:
-    with pytest.raises(APIStatusError, match=reason) as refusal:
-        written(talking, **parameters)
-    assert refusal.value.status_code == status
-
-
+@pytest.mark.soak
 def test_the_models_are_told(talking: VoiceServer) -> None:
     models = {model.id: model.voxlane for model in talking.client.models.list()}
     assert {name: told["task"] for name, told in models.items()} == {
