@@ -11,7 +11,6 @@ import os
 import random
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -270,18 +269,6 @@ async def test_a_server_process_that_hangs_is_replaced(cell: CellProcess) -> Non
     assert "server process hangs" in cell.log.read_text()
 
 
-async def test_nothing_outlives_the_supervisor(start: Start) -> None:
-    cell = await started(start)
-    peer = await connect(cell, MANUAL)
-    pids = cell.all()
-    assert len(pids) == 4
-    began_s = time.perf_counter()
-    cell.kill(cell.pid)
-    assert await peer.closed() in (1001, 1006)
-    assert not await asyncio.to_thread(wait_gone, pids, GONE_S)
-    print(f"kill -9 of the supervisor: no process after {(time.perf_counter() - began_s) * 1e3:.0f} ms, limit 2000")
-
-
 @pytest.mark.soak
 async def test_a_second_sigterm_ends_at_once(start: Start) -> None:
     cell = await started(start, server={"drain_s": 600.0})
@@ -410,16 +397,20 @@ async def test_sigterm_lets_answers_finish_and_leaves_nothing(cell: CellProcess)
     assert not folder.exists()
 
 
-@pytest.mark.soak
-async def test_an_engine_for_each_gpu(start: Start) -> None:
-    cell = await started(start, server={"gpus": ["0", "1"]})
+async def test_an_engine_for_each_gpu_a_certificate_and_nothing_that_outlives_the_supervisor(
+    start: Start, tmp_path: Path
+) -> None:
+    authority = Authority()
+    cert, private = write_pair(tmp_path, authority.pair("cell"))
+    cell = await started(start, server={"gpus": ["0", "1"], "tls_cert": cert, "tls_key": private})
+    assert cell.url.startswith("https://")
     http = Http(cell)
     engines = cell.engines()
     assert len(engines) == 2
     shown = {read_environment(pid)["CUDA_VISIBLE_DEVICES"] for pid in engines}
     assert shown == {"0", "1"}
     first, second = await until_servers(cell, 2)
-    peers = [await open_at(cell, pid) for pid in (first, second, first, second)]
+    peers = [await open_at(cell, pid, ssl=authority.client()) for pid in (first, second, first, second)]
     for peer in peers:  # two at each engine
         await peer.send("text", "hold on")
         await peer.until("reply_text", lambda message: message[3].startswith("pid"))
@@ -436,6 +427,12 @@ async def test_an_engine_for_each_gpu(start: Start) -> None:
         assert (await peer.say("and now our history"))[-1][3] == "done"
         await peer.bye()
     assert await http.metric('voxlane_engine_state{state="ready"}') == 2
+    pids = cell.all()
+    assert len(pids) == 5
+    last = await connect(cell, MANUAL, ssl=authority.client())
+    cell.kill(cell.pid)
+    assert await last.closed() in (1001, 1006)
+    assert not await asyncio.to_thread(wait_gone, pids, GONE_S)
 
 
 def read_environment(pid: int) -> dict[str, str]:
@@ -443,7 +440,6 @@ def read_environment(pid: int) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
-@pytest.mark.soak
 async def test_engines_that_never_come_back_end_the_cell(start: Start, tmp_path: Path) -> None:
     once = {"model": f"once:{tmp_path / 'started'}", "start_failures": 2}
     cell = await started(start, engine=once, server={"drain_s": 600.0})
@@ -468,15 +464,3 @@ async def test_a_taken_port_is_told_in_one_line(start: Start, tmp_path: Path) ->
     cell = await started(start)
     with pytest.raises(AssertionError, match="the port is in use"):
         await asyncio.to_thread(CellProcess, tmp_path / "other.log", server={"port": cell.port})
-
-
-@pytest.mark.soak
-async def test_a_cell_with_a_certificate_serves_it(start: Start, tmp_path: Path) -> None:
-    authority = Authority()
-    cert, key = write_pair(tmp_path, authority.pair("cell"))
-    cell = await started(start, server={"tls_cert": cert, "tls_key": key})
-    assert cell.url.startswith("https://")
-    for _ in range(8):  # the kernel chooses a process for each
-        assert (await Http(cell).send("GET", "/readyz")).status_code == 200
-    peer = await connect(cell, MANUAL, ssl=authority.client())
-    await peer.bye()
