@@ -38,8 +38,10 @@ async def test_a_question_is_answered_when_its_work_is_done() -> None:
     member.serve(handlers)
     supervisor.send(AskAll(1, LetGo("voice-1")))
     supervisor.send(AskAll(2, VoiceChange("anna")))
-    assert await answers.get() == Answered(2)  # the first one is not done yet
-    handlers.may.set()
-    assert await answers.get() == Answered(1)
+    async with asyncio.timeout(10):
+        assert await answers.get() == Answered(2)  # the first one is not done yet
+        handlers.may.set()
+        assert await answers.get() == Answered(1)
     member.close()
+    assert ours.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b"", "a closed end is seen at once"
     supervisor.close()
