@@ -72,14 +72,14 @@ def ask(client: httpx.Client, url: str, said: str) -> Iterator[str]:
 def serving_for(drain_s: float) -> Callable[[], None]:
     """Return what serves in this thread, until a signal comes."""
 
-    async def serve_a_minute() -> None:
-        async with asyncio.timeout(60):
+    async def serve_a_while() -> None:
+        async with asyncio.timeout(120):
             await serve(Config(ServerConfig(port=0, drain_s=drain_s), EngineConfig("scripted")), "")
 
     def run() -> None:
         log.set_up("info")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve_a_minute())
+            runner.run(serve_a_while())
 
     return run
 
@@ -136,7 +136,7 @@ def test_failures_of_a_keeper_are_a_number_or_none() -> None:
     ("drain_s", "signals", "logged"),
     [
         (0.2, [signal.SIGTERM], "drained running=1 finished=0 ended=1"),
-        (3600, [signal.SIGINT, signal.SIGINT], "stopping at once signal=SIGINT ended=1"),
+        (60, [signal.SIGINT, signal.SIGINT], "stopping at once signal=SIGINT ended=1"),
     ],
 )
 def test_what_outlasts_the_drain_or_a_second_signal_is_ended_and_told(
