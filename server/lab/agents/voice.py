@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Self
 
 import numpy as np
@@ -116,8 +116,9 @@ class AgentVoice:
         return (*self.stories, *self.answers, *self.recalls, self.count, self.greeting)
 
     @classmethod
+    @cache
     def synthetic(cls, seed: int = 1) -> Self:
-        """Return a voice of tones, a syllable each, that needs no model."""
+        """Return a voice of tones, a syllable each, that needs no model. It is made once."""
         chance = np.random.default_rng(seed)
         return cls._of(
             [_tones(_story(sentences), chance, STORY_S) for sentences in STORIES],
@@ -233,9 +234,9 @@ def _finished(clip: AgentClip) -> AgentClip:
 
 
 def _hum(samples: int) -> NDArray[np.float32]:
-    time_s = np.arange(samples) / AGENT_RATE
+    time_s = np.arange(AGENT_RATE // 150) / AGENT_RATE  # a period
     hum = np.sin(2 * np.pi * 150 * time_s) + np.sin(2 * np.pi * 300 * time_s + 1)
-    return (hum * 10 ** (HUM_DB / 20)).astype(np.float32)
+    return np.resize((hum * 10 ** (HUM_DB / 20)).astype(np.float32), samples)
 
 
 def _floats(pcm: Pcm) -> NDArray[np.float32]:

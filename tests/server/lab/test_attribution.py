@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 import pytest
+from examples import sweep
 from lab_recordings import RecordedCall, sound
 
 from voxlane.server.lab.attribution import OwnedRun, audible, loud, owned
 from voxlane.server.lab.values import Recording
 
-EVERY = pytest.mark.parametrize(("rate", "named"), list(product((8_000, 24_000), (True, False))))
+EVERY = pytest.mark.parametrize(
+    ("rate", "named"), sweep([(8_000, False), (24_000, True), (8_000, True), (24_000, False)], 2)
+)
 
 
 def shown(recording: Recording) -> list[tuple[str, float, float]]:
@@ -127,7 +128,7 @@ def test_a_break_after_a_backchannel_that_is_too_long_begins_a_new_response() ->
 
 @EVERY
 @pytest.mark.parametrize("ahead_s", [0.2, 3.0, 12.0])
-@pytest.mark.parametrize("at_s", [1.7, 2.0, 2.05])
+@pytest.mark.parametrize("at_s", sweep([1.7, 2.0, 2.05]))
 def test_sound_that_is_sent_again_has_its_place_in_the_response(
     rate: int, named: bool, ahead_s: float, at_s: float
 ) -> None:

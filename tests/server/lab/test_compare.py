@@ -57,20 +57,21 @@ def verdicts(first: RunResult, second: RunResult) -> dict[str, str]:
 
 @pytest.mark.parametrize("spread_ms", [60.0, 300.0])
 def test_a_server_does_not_differ_from_itself_in_20_of_20_runs(spread_ms: float) -> None:
-    for seed in range(20):
+    for seed in range(examples(20)):
         one = measured(1000 + seed, spread_ms=spread_ms)
         other = measured(2000 + seed, spread_ms=spread_ms)
         assert set(verdicts(one, other).values()) == {"no difference"}, seed
 
 
 def test_a_true_shift_of_150_ms_in_20_pairs_is_found() -> None:
-    for seed in range(20):
+    for seed in range(examples(20)):
         noise: dict[str, Any] = {"steps": 1, "tail": 0.0}
         found = verdicts(measured(3000 + seed, **noise), measured(4000 + seed, shift_ms=150.0, **noise))
         assert found.pop("yield_ms") == "worse", seed
         assert set(found.values()) == {"no difference"}, seed
 
 
+@pytest.mark.soak
 def test_a_true_shift_is_mostly_found_among_calls_that_are_slow_by_chance() -> None:
     found = [verdicts(measured(5000 + seed), measured(6000 + seed, shift_ms=150.0))["yield_ms"] for seed in range(20)]
     assert found.count("worse") >= 17

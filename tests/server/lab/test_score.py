@@ -12,7 +12,7 @@ from lab_calls import ASKS, CALLS, GOOD_LINE, LINES, LineQuality, RecordedCall, 
 from voxlane.server.errors import BadAudio, ConfigError, VoxlaneError
 from voxlane.server.lab.judge import UNKNOWN
 from voxlane.server.lab.labels import Labels
-from voxlane.server.lab.metrics import METRICS, StepFigures
+from voxlane.server.lab.metrics import StepFigures
 from voxlane.server.lab.recording_file import load, save
 from voxlane.server.lab.results import decode, encode, exit_code
 from voxlane.server.lab.score import ANSWER_S, GUESSED, ScoredCall, score, spoken_parts
@@ -24,9 +24,9 @@ PAIRS = [
     (call.name, line)
     for number, call in enumerate(CALLS)
     for place, line in enumerate(LINES)
-    if SOAK or place == 0 or number % (len(LINES) - 1) == place - 1
+    if SOAK or number % len(LINES) == place
 ]
-"""Calls and the lines they are recorded over: in a soak every line, else the good one and another."""
+"""Calls and the lines they are recorded over: in a soak every line, else one of them."""
 
 
 def judged(call: RecordedCall, line: LineQuality = GOOD_LINE, *, labelled: bool = True) -> ScoredCall:
@@ -41,6 +41,7 @@ def check(call: RecordedCall, scored: ScoredCall) -> None:
     found = figures_of(scored)
     assert [step.means for step in found] == [step.means for step in call.steps]
     for step, expected in zip(found, call.steps, strict=True):
+        assert all(step.values[name] is None for name in UNKNOWN), "a recording does not tell it"
         for name, value in expected.figures.items():
             measured = step.values[name]
             if value is None or isinstance(value, bool):
@@ -68,13 +69,6 @@ def test_labels_are_no_guesses() -> None:
     scored = judged(BY_NAME["a good stop"])
     assert scored.guessed == ()
     assert [step.name for step in figures_of(scored)] == ["1 turn", "2 stop"]
-
-
-def test_what_a_recording_does_not_tell_has_no_value() -> None:
-    assert METRICS.keys() >= UNKNOWN
-    for call in CALLS:
-        for step in figures_of(judged(call)):
-            assert {name for name in UNKNOWN if step.values[name] is not None} == set()
 
 
 def test_gates_of_the_labels_decide() -> None:
@@ -158,7 +152,7 @@ SAME = np.repeat(np.sin(np.arange(32_000) / 20)[:, None] * 0.3, 2, axis=1)
     [
         (b"", "call.wav: the audio is empty"),
         (b"ID3" + bytes(100), "call.wav: the audio is not a WAV file"),
-        (wav_of(CALLS[0])[:30], "call.wav: the WAV file"),
+        (wav(np.zeros((100, 2)), 16_000)[:30], "call.wav: the WAV file"),
         (noise(1), "call.wav: it has 1 channel; two are needed, the person left and the agent right"),
         (noise(3), "call.wav: it has 3 channels; two are needed, the person left and the agent right"),
         (noise(2, 0.2), "call.wav: it is shorter than 0.5 s"),

@@ -12,6 +12,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+from examples import sweep
 from lab_voices import humming_corpus
 
 from voxlane.codecs.g711 import decode_mulaw, encode_mulaw
@@ -228,7 +229,7 @@ def test_a_long_queue_that_is_dropped_is_a_yield(tmp_path: Path, dialect: str) -
     assert stop["response_ms"] == pytest.approx(stop["first_byte_ms"], abs=20)
 
 
-@pytest.mark.parametrize("dialect", RATES)
+@pytest.mark.parametrize("dialect", sweep(RATES))
 def test_a_long_queue_that_is_not_dropped_is_a_missed_interruption(tmp_path: Path, dialect: str) -> None:
     _, (_, stop) = hold_with(HandMade(dialect, {}), dialect, STOP, tmp_path)
     assert stop["missed"] is True
@@ -236,14 +237,14 @@ def test_a_long_queue_that_is_not_dropped_is_a_missed_interruption(tmp_path: Pat
     assert (stop["talk_over_ms"] or 0) > 1000
 
 
-@pytest.mark.parametrize("dialect", RATES)
+@pytest.mark.parametrize("dialect", sweep(RATES))
 def test_a_long_queue_bears_a_murmur(tmp_path: Path, dialect: str) -> None:
     _, (_, murmur) = hold_with(HandMade(dialect, {}), dialect, MURMUR, tmp_path)
     assert murmur["false_stop"] is False
     assert (murmur["pause_ms"], murmur["skipped_ms"], murmur["repeated_ms"]) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("dialect", RATES)
+@pytest.mark.parametrize("dialect", sweep(RATES))
 def test_a_long_queue_that_is_dropped_for_a_murmur_is_a_false_stop(tmp_path: Path, dialect: str) -> None:
     _, (_, murmur) = hold_with(HandMade(dialect, {0.3: CLEARS[dialect]}), dialect, MURMUR, tmp_path)
     assert murmur["false_stop"] is True
@@ -289,8 +290,7 @@ def says(response: int) -> Callable[[HandMade], list[Message]]:
     return lambda server: server.speak(response, voice(1.5, 24_000, response))
 
 
-@pytest.mark.parametrize("dialect", CALLS)
-@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize(("dialect", "twice"), [("native", True), ("realtime", False)])
 def test_an_answer_to_what_was_asked_before_the_tool_is_an_answer_too_many(
     tmp_path: Path, dialect: str, twice: bool
 ) -> None:

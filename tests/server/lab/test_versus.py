@@ -34,14 +34,15 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return humming_corpus(tmp_path_factory.mktemp("corpus"))
 
 
-def both(corpus: Corpus, second: str, told: list[str], *, at_once: int = 1) -> tuple[RunResult, RunResult]:
-    options = RunOptions(corpus=corpus, at_once=at_once)
-    urls = ("planted:none", f"planted:{second}")
+def both(corpus: Corpus, told: list[str], **more: int) -> tuple[RunResult, RunResult]:
+    options = RunOptions(corpus=corpus, **more)
+    urls = ("planted:none", "planted:slow_yield")
     return run_versus([read_scenario(STOP, name="stop")], urls=urls, options=options, progress=told.append)
 
 
+@pytest.mark.soak
 def test_a_slower_server_is_worse_and_only_where_it_is_slower(corpus: Corpus) -> None:
-    comparison = compare(*both(corpus, "slow_yield", []))
+    comparison = compare(*both(corpus, []))
     assert "yield_ms" in comparison.worse
     assert not {"response_ms", "stale_ms", "repeated_ms"} & set(comparison.worse)
     assert comparison.only_first == comparison.only_second == 0
@@ -50,11 +51,13 @@ def test_a_slower_server_is_worse_and_only_where_it_is_slower(corpus: Corpus) ->
 @pytest.mark.parametrize("at_once", [1, 3])
 def test_every_second_pair_is_held_in_the_other_order(corpus: Corpus, at_once: int) -> None:
     told: list[str] = []
-    first, second = both(corpus, "none", told, at_once=at_once)
-    assert compare(first, second).worse == []
+    results = both(corpus, told, at_once=at_once, repeat=3)
     calls = [text.split(":")[0].split()[0] for text in told if "call" in text]
-    assert calls == ["first", "second", "second", "first"] * 5
-    assert [call.repeat for call in first.scenarios[0].calls] == list(range(10))
+    assert calls == ["first", "second", "second", "first", "first", "second"]
+    for result, yield_ms in zip(results, (800, 1600), strict=True):
+        (scenario,) = result.scenarios
+        assert [call.repeat for call in scenario.calls] == [0, 1, 2]
+        assert scenario.summary.numbers["yield_ms"].p50 == pytest.approx(yield_ms, abs=20)
 
 
 def test_a_run_that_is_stopped_keeps_what_was_held(corpus: Corpus, tmp_path: Path) -> None:

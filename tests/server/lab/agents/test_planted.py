@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from examples import sweep
 from planted_call import PLACES, VOICE, PlantedCall, Span, hold_planted, voice_track
 
 from voxlane.server.errors import ConfigError
@@ -19,7 +20,7 @@ ANSWER_S = len(VOICE.answers[0].pcm) / 24_000
 BEFORE_TURN_S = 0.78  # a sound that lasts longer is a turn
 STOPPED_S = STOP[0] + BEFORE_TURN_S + 0.02
 
-pytestmark = pytest.mark.parametrize("dialect", sorted(PLACES))
+pytestmark = pytest.mark.parametrize("dialect", sweep(sorted(PLACES)))
 
 
 def asked(fault: str, dialect: str, *more: Span, seconds: float) -> PlantedCall:
