@@ -252,6 +252,7 @@ class EngineProcess(EngineClient):
                 finally:
                     link.close()  # the engine sees its end
                     await self._end_engine(child)
+                    await asyncio.wait({watch})
         return f"{reason}{child.ending}"
 
     async def _end_engine(self, child: EngineChild) -> None:

@@ -9,6 +9,7 @@ import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stock_client import stock_client
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -62,12 +63,12 @@ async def test_a_wrong_method_names_the_right_one(serving: Any) -> None:
 
 
 async def test_the_stock_client_shows_the_sentence(serving: Any) -> None:
-    async with serving() as server, openai.AsyncOpenAI(api_key="none", base_url=f"{server.url}/v1") as client:
+    async with serving() as server, stock_client(server) as client:
         with pytest.raises(openai.NotFoundError, match="no model that makes embeddings"):
             await client.embeddings.create(input="x", model="text-embedding-3-small")
         with pytest.raises(openai.NotFoundError, match="POST /v1/chat/completions"):
             await client.completions.create(prompt="x", model="m")
-    async with serving() as server, openai.AsyncOpenAI(api_key="none", base_url=server.url) as client:
+    async with serving() as server, stock_client(server, path="") as client:
         with pytest.raises(openai.NotFoundError, match="the base URL ends with /v1"):
             await client.chat.completions.create(messages=[{"role": "user", "content": "x"}], model="m")
 

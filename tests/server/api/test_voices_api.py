@@ -10,8 +10,8 @@ from typing import Any
 
 import openai
 import pytest
-from openai import AsyncOpenAI
 from peer import MANUAL, Peer, eventually
+from stock_client import stock_client
 from websockets.asyncio.client import connect
 
 from voxlane.codecs.pcm import decode_pcm16
@@ -27,13 +27,9 @@ def clip(seconds: float = CLIP_SECONDS, rate: int = 16_000) -> bytes:
     return encode_wav(decode_pcm16(array("h", [99] * round(seconds * rate)).tobytes()), rate)
 
 
-def client(server: Any) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"{server.client.base_url}/v1", api_key="none", max_retries=0)
-
-
 async def make(server: Any, name: str = "Ada L.", file: bytes = b"", **parameters: Any) -> Any:
     """Make a voice as OpenAI's own client does; our parameters go along."""
-    async with client(server) as asking:
+    async with stock_client(server) as asking:
         asked: Any = {"consent": "true", "extra_body": parameters.pop("ours", None), **parameters}
         return await asking.audio.voices.create(name=name, audio_sample=("clip.wav", file or clip()), **asked)
 
@@ -69,7 +65,7 @@ async def test_a_voice_is_made_used_listed_and_deleted(serving: Any) -> None:
 
         await make(server, file=clip(3.0))  # the same name: another voice
         assert "3.00 s, ''" in await heard(server, "Ada L.")
-        async with client(server) as asking:
+        async with stock_client(server) as asking:
             gone = await asking.audio.voices.delete(voice.id)
             assert (gone.id, gone.deleted, gone.object) == (voice.id, True, "audio.voice.deleted")
             with pytest.raises(openai.NotFoundError) as caught:

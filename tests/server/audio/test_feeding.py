@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 
 import pytest
+from engine_thread import IN_THREAD, EngineThread
 
 from voxlane.engine.api import EngineConfig, ListenParams, Samples, SpeakParams, Submit, Words
 from voxlane.server.audio import speaking
@@ -79,6 +80,11 @@ async def test_when_the_output_ends_the_input_does() -> None:
 Recording = Callable[..., bytes]
 
 
+def engine() -> EngineProcess:
+    """Return the link to a scripted engine in a thread."""
+    return EngineProcess(EngineConfig("m"), command=IN_THREAD, start_child=EngineThread.start)
+
+
 async def heard(link: EngineProcess, samples: bytes, **listen: object) -> Transcript:
     transcript = Transcript()
 
@@ -92,18 +98,16 @@ async def heard(link: EngineProcess, samples: bytes, **listen: object) -> Transc
     return transcript
 
 
-async def test_a_long_recording_is_sent_no_further_ahead_than_a_minute(
-    engine_command: Sequence[str], recording: Recording
-) -> None:
-    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
+async def test_a_long_recording_is_sent_no_further_ahead_than_a_minute(recording: Recording) -> None:
+    async with engine() as link:
         await link.wait_ready()
         transcript = await heard(link, recording("lag", 300)[44:])
         assert transcript.text == "most 60"
         assert transcript.heard_s == 300
 
 
-async def test_no_audio_is_no_text(engine_command: Sequence[str]) -> None:
-    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
+async def test_no_audio_is_no_text() -> None:
+    async with engine() as link:
         await link.wait_ready()
         assert (await heard(link, b"")).text == ""
         assert link.open_streams == 0
@@ -118,10 +122,8 @@ async def test_no_audio_is_no_text(engine_command: Sequence[str]) -> None:
         ("refuse bad_request", InvalidRequest),
     ],
 )
-async def test_errors_while_listening(
-    engine_command: Sequence[str], recording: Recording, said: str, error: type[VoxlaneError]
-) -> None:
-    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
+async def test_errors_while_listening(recording: Recording, said: str, error: type[VoxlaneError]) -> None:
+    async with engine() as link:
         await link.wait_ready()
         with pytest.raises(error):
             await heard(link, recording(said)[44:])
@@ -142,8 +144,8 @@ async def said(link: EngineProcess, text: AsyncIterator[str]) -> list[Samples]:
 STORY = "Once upon a time, there was a fox. 🎉 It cost $4.50, they said!\n```\ncode\n```\nThe end. " * 20
 
 
-async def test_every_character_is_sent_once_and_offsets_are_the_texts_own(engine_command: Sequence[str]) -> None:
-    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
+async def test_every_character_is_sent_once_and_offsets_are_the_texts_own() -> None:
+    async with engine() as link:
         await link.wait_ready()
         got = await said(link, whole(STORY))
     for samples in got:
@@ -156,7 +158,7 @@ async def test_every_character_is_sent_once_and_offsets_are_the_texts_own(engine
     assert [samples.offset for samples in got[1:]] == [one.offset + len(one.pcm) // 2 for one in got[:-1]]
 
 
-async def test_text_that_still_comes_is_spoken_before_its_end(engine_command: Sequence[str]) -> None:
+async def test_text_that_still_comes_is_spoken_before_its_end() -> None:
     heard_something = asyncio.Event()
 
     async def text() -> AsyncIterator[str]:
@@ -164,7 +166,7 @@ async def test_text_that_still_comes_is_spoken_before_its_end(engine_command: Se
         await heard_something.wait()
         yield "the second comes later."
 
-    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
+    async with engine() as link:
         await link.wait_ready()
 
         said: list[str] = []
@@ -178,8 +180,8 @@ async def test_text_that_still_comes_is_spoken_before_its_end(engine_command: Se
     assert "".join(said) == "The first sentence is here. And the second comes later."
 
 
-async def test_a_text_without_end_is_ended(engine_command: Sequence[str]) -> None:
-    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
+async def test_a_text_without_end_is_ended() -> None:
+    async with engine() as link:
         await link.wait_ready()
         with pytest.raises(InvalidRequest, match="longer than"):
             await said(link, whole("word " * (SPEECH_CHARACTERS // 5 + 1)))
@@ -187,20 +189,18 @@ async def test_a_text_without_end_is_ended(engine_command: Sequence[str]) -> Non
 
 
 @pytest.mark.parametrize(("text", "error"), [("crash", EngineLost), ("fail", ModelFailed), ("limit it", ModelFailed)])
-async def test_errors_while_speaking(engine_command: Sequence[str], text: str, error: type[VoxlaneError]) -> None:
-    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
+async def test_errors_while_speaking(text: str, error: type[VoxlaneError]) -> None:
+    async with engine() as link:
         await link.wait_ready()
         with pytest.raises(error):
             await said(link, whole(text))
 
 
-async def test_a_slow_listener_pauses_the_engine(
-    engine_command: Sequence[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slow_listener_pauses_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speaking, "PAUSE_BYTES", 1_000_000)
     monkeypatch.setattr(speaking, "RESUME_BYTES", 500_000)
     paused, sizes = asyncio.Event(), []
-    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
+    async with engine() as link:
         await link.wait_ready()
         async with link.submit(Submit("r", "tts")) as stream:
             pause, resume = stream.pause, stream.resume

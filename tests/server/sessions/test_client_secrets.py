@@ -10,8 +10,8 @@ import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai import AsyncOpenAI, OpenAI
 from openai.types.realtime import ClientSecretCreateResponse
+from stock_client import blocking_client, stock_client
 
 from voxlane.server import limits
 from voxlane.server.sessions.client_secrets import PREFIX, ClientSecrets
@@ -36,10 +36,6 @@ def opened(kept: ClientSecrets, value: str) -> dict[str, Any] | None:
     """Return the session that a secret opens."""
     grant = kept.redeem(value)
     return None if grant is None else grant.session
-
-
-def asking(server: Any, key: str = "none") -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
 
 
 # ---- kept
@@ -143,7 +139,7 @@ def test_there_are_never_too_many_and_none_outlives_its_time(steps: list[tuple[i
 
 
 async def test_the_stock_client_gets_a_whole_session(serving: Any) -> None:
-    async with serving() as server, asking(server) as client:
+    async with serving() as server, stock_client(server) as client:
         raw = await client.realtime.client_secrets.with_raw_response.create()
         answer = ClientSecretCreateResponse.model_validate_json(raw.content)
         assert answer.value.startswith("ek_")
@@ -163,7 +159,7 @@ async def test_the_blocking_client_gets_one_too(serving: Any) -> None:
     async with serving() as server:
 
         def ask() -> str:
-            with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            with blocking_client(server) as client:
                 return client.realtime.client_secrets.create(session={"type": "realtime"}).value
 
         value = await asyncio.to_thread(ask)
@@ -177,7 +173,7 @@ async def test_what_is_asked_for_is_kept_and_told(serving: Any) -> None:
         "instructions": "Be brief.",
         "audio": {"input": {"turn_detection": None}, "output": {"voice": "marin", "speed": 1.2}},
     }
-    async with serving() as server, asking(server) as client:
+    async with serving() as server, stock_client(server) as client:
         after: Any = {"anchor": "created_at", "seconds": 10}
         raw = await client.realtime.client_secrets.with_raw_response.create(session=asked, expires_after=after)
         answer = ClientSecretCreateResponse.model_validate_json(raw.content)
@@ -189,7 +185,7 @@ async def test_what_is_asked_for_is_kept_and_told(serving: Any) -> None:
 
 
 async def test_a_session_that_only_transcribes(serving: Any) -> None:
-    async with serving() as server, asking(server) as client:
+    async with serving() as server, stock_client(server) as client:
         raw = await client.realtime.client_secrets.with_raw_response.create(session={"type": "transcription"})
         answer = ClientSecretCreateResponse.model_validate_json(raw.content)
         assert answer.session.type == "transcription"
@@ -241,14 +237,14 @@ async def test_nesting_has_an_end(serving: Any) -> None:
 async def test_the_key_is_needed_and_a_secret_is_no_key(serving: Any) -> None:
     async with serving(api_key="sesame") as server:
         assert (await server.client.post(PATH, json={})).status_code == 401
-        async with asking(server, "sesame") as client:
+        async with stock_client(server, "sesame") as client:
             value = (await client.realtime.client_secrets.create()).value
         server.client.headers["authorization"] = f"Bearer {value}"
         hello = {"messages": [{"role": "user", "content": "hello"}]}
         for path, body in ((PATH, {}), ("/v1/chat/completions", hello), ("/v1/audio/speech", {"input": "hello"})):
             assert (await server.client.post(path, json=body)).status_code == 401
         assert (await server.client.get("/v1/models")).status_code == 401
-        async with asking(server, value) as client:
+        async with stock_client(server, value) as client:
             with pytest.raises(openai.AuthenticationError):
                 await client.realtime.client_secrets.create()
 
