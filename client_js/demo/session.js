@@ -66,11 +66,13 @@ export class Session {
     client.on("fault", (fault) => this.#fault(fault));
     client.on("over", (ending) => void this.#over(ending.code, ending.message));
     client.on("sound", ({ silenced }) => silenced && this.#watchSilence());
+    client.on("microphone", ({ muted }) => muted && this.#notices.clear("microphone", "hard_to_hear"));
     client.on("figures", () => this.#notices.clear("sound", "silenced"));
     client.on("message", (message) => {
       const leaves = message.name === "go_away" && message.seconds > 0; // else another server goes on at once
       if (leaves) this.#notices.tell("server", explain(farewell(message.reason)));
-      if (message.name === "hard_to_hear") this.#notices.tell("microphone", explain("hard_to_hear"), TROUBLE_MS);
+      const faint = message.name === "hard_to_hear" && !client.muted;
+      if (faint) this.#notices.tell("microphone", explain("hard_to_hear"), TROUBLE_MS);
       if (message.name === "reply") this.#notices.clear("server");
     });
   }

@@ -274,6 +274,13 @@ test("a person who is hard to hear is asked to speak up, for a while", async () 
   all.world.socket.tell("hard_to_hear", 2);
   assert.equal(all.code(), "hard_to_hear");
   assert.match(all.notices.current.text, /speak up/);
+  all.client.mute(true);
+  assert.equal(all.code(), "");
+  all.world.socket.tell("hard_to_hear", 3); // for what was said before
+  assert.equal(all.code(), "", "a muted person is not asked to speak up");
+  all.client.mute(false);
+  all.world.socket.tell("hard_to_hear", 4);
+  assert.equal(all.code(), "hard_to_hear");
 });
 
 test("ending lets everything go; another conversation stands under a line", async () => {
