@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from chromium import Visitor, browser, script
-from playwright.sync_api import Playwright, sync_playwright
+from chromium import Visitor, browser, launch, script
+from playwright.sync_api import Browser, Playwright, sync_playwright
 from voice_server import Samples, VoiceServer
 
 
@@ -55,15 +56,35 @@ def playwright() -> Iterator[Playwright]:
         yield started
 
 
+@dataclass(frozen=True, slots=True)
+class House:
+    """A browser, and what its microphone hears."""
+
+    browser: Browser
+    microphone: Path
+
+
+@pytest.fixture(scope="module")
+def house(playwright: Playwright, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """The browser that a module's visitors share."""
+    microphone = tmp_path_factory.mktemp("house") / "microphone.wav"
+    started = launch(playwright, microphone)
+    yield House(started, microphone)
+    started.close()
+
+
 @pytest.fixture
-def visit(playwright: Playwright, say: Callable[[str], Samples], tmp_path: Path) -> Iterator[Visit]:
-    """Open browsers for as long as the test lasts."""
+def visit(house: House, playwright: Playwright, say: Callable[[str], Samples]) -> Iterator[Visit]:
+    """Let visitors come for as long as the test lasts: each has a context of its own, and all hear what one says."""
     with contextlib.ExitStack() as opened:
 
         def come(*said: tuple[float, str], allowed: bool = True, **options: Any) -> Visitor:
-            sounds = [(at_s, say(text)) for at_s, text in said]
-            heard = script(tmp_path / "microphone.wav", *sounds)
-            context = opened.enter_context(browser(playwright, heard, allowed=allowed, **options))
+            script(house.microphone, *((at_s, say(text)) for at_s, text in said))
+            if allowed:
+                context = house.browser.new_context(**options)
+                opened.callback(context.close)
+            else:
+                context = opened.enter_context(browser(playwright, house.microphone, allowed=False, **options))
             return Visitor(context.new_page(), opened)
 
         yield come

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-from chromium import Visitor, browser
+from chromium import Visitor, launch
 from page_server import page_server
-from playwright.sync_api import Page, Playwright
+from playwright.sync_api import Browser, Page, Playwright
 from waiting import until
 
 AXE = Path(__file__).parents[2] / "client_js" / "node_modules" / "axe-core" / "axe.min.js"
@@ -31,10 +31,18 @@ def url() -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="module")
+def chromium(playwright: Playwright) -> Iterator[Browser]:
+    """The browser that all tests share."""
+    started = launch(playwright, further=(f"--host-resolver-rules=MAP {FOREIGN} 127.0.0.1",))
+    yield started
+    started.close()
+
+
 @contextlib.contextmanager
-def visiting(playwright: Playwright, url: str, **options: Any) -> Iterator[Visitor]:
-    """Open the page in a browser of its own."""
-    with contextlib.ExitStack() as opened, browser(playwright, **options) as context:
+def visiting(chromium: Browser, url: str, **options: Any) -> Iterator[Visitor]:
+    """Open the page as somebody who was never there."""
+    with contextlib.ExitStack() as opened, chromium.new_context(**options) as context:
         visitor = Visitor(context.new_page(), opened)
         visitor.open(url)
         yield visitor
@@ -68,19 +76,19 @@ ROWS = """
 """Returns the rows into which the line of models is broken."""
 
 
-@pytest.mark.parametrize("width", [390, 320])
-def test_no_row_of_the_models_begins_with_a_dot_on_a_phone(playwright: Playwright, width: int) -> None:
+def test_no_row_of_the_models_begins_with_a_dot_on_a_phone(chromium: Browser) -> None:
     names = 'EngineConfig("qwen2.5-coder-0.5b-instruct", asr_model="moonshine-tiny-en", tts_model="hibari")'
-    viewport = {"width": width, "height": 844}
-    with page_server(parts=f'{{"engine": {names}}}') as url, visiting(playwright, url, viewport=viewport) as visitor:
-        visitor.page.wait_for_selector("#models-line:not([hidden])")
-        rows = visitor.page.evaluate(ROWS)
-        assert len(rows) > 1
-        assert not [row for row in rows if row.lstrip().startswith("·")]
+    with page_server(parts=f'{{"engine": {names}}}') as url:
+        for width in (390, 320):
+            with visiting(chromium, url, viewport={"width": width, "height": 844}) as visitor:
+                visitor.page.wait_for_selector("#models-line:not([hidden])")
+                rows = visitor.page.evaluate(ROWS)
+                assert len(rows) > 1
+                assert not [row for row in rows if row.lstrip().startswith("·")]
 
 
-def test_a_conversation_is_shown_with_its_models_and_saved_in_every_form(playwright: Playwright, url: str) -> None:
-    with visiting(playwright, url) as visitor:
+def test_a_conversation_is_shown_with_its_models_and_saved_in_every_form(chromium: Browser, url: str) -> None:
+    with visiting(chromium, url) as visitor:
         page = visitor.page
         until(lambda: page.inner_text("#model-chat") == "scripted", "the models are shown before the conversation")
         assert page.inner_text("#models-line") == "scripted\u00a0· moonshine-tiny-en\u00a0· hibari"
@@ -112,8 +120,8 @@ def test_a_conversation_is_shown_with_its_models_and_saved_in_every_form(playwri
         visitor.check()
 
 
-def test_settings_stay_and_a_key_only_if_asked(playwright: Playwright, url: str) -> None:
-    with visiting(playwright, url) as visitor:
+def test_settings_stay_and_a_key_only_if_asked(chromium: Browser, url: str) -> None:
+    with visiting(chromium, url) as visitor:
         page = visitor.page
         until(lambda: page.locator("#voice option").count() > 1, "the voices are there")
         open_settings(page)
@@ -152,8 +160,8 @@ def test_settings_stay_and_a_key_only_if_asked(playwright: Playwright, url: str)
         assert (page.input_value("#key"), page.is_checked("#keep-key")) == ("", False)
 
 
-def test_a_page_whose_server_needs_a_key_asks_nothing_that_is_refused(playwright: Playwright) -> None:
-    with page_server("right") as url, browser(playwright) as context, contextlib.ExitStack() as opened:
+def test_a_page_whose_server_needs_a_key_asks_nothing_that_is_refused(chromium: Browser) -> None:
+    with page_server("right") as url, chromium.new_context() as context, contextlib.ExitStack() as opened:
         visitor = Visitor(context.new_page(), opened)
         with visitor.page.expect_response("**/livez") as told:
             visitor.open(url)
@@ -170,9 +178,8 @@ def test_a_page_whose_server_needs_a_key_asks_nothing_that_is_refused(playwright
         visitor.check()
 
 
-def test_a_page_over_a_network_without_tls_says_what_to_do(playwright: Playwright, url: str) -> None:
-    rule = f"--host-resolver-rules=MAP {FOREIGN} 127.0.0.1"
-    with browser(playwright, further=(rule,)) as context:
+def test_a_page_over_a_network_without_tls_says_what_to_do(chromium: Browser, url: str) -> None:
+    with chromium.new_context() as context:
         page = context.new_page()
         page.goto(f"http://{FOREIGN}:{urlsplit(url).port}/")
         page.wait_for_selector("#banner[data-code=insecure_origin]")
@@ -181,8 +188,8 @@ def test_a_page_over_a_network_without_tls_says_what_to_do(playwright: Playwrigh
         assert "http://localhost" in told
 
 
-def test_the_page_can_be_installed_and_its_rules_allow_that(playwright: Playwright, url: str) -> None:
-    with visiting(playwright, url) as visitor:
+def test_the_page_can_be_installed_and_its_rules_allow_that(chromium: Browser, url: str) -> None:
+    with visiting(chromium, url) as visitor:
         session = visitor.page.context.new_cdp_session(visitor.page)
         manifest = session.send("Page.getAppManifest")
         assert manifest["url"].endswith("/client/demo/manifest.webmanifest")
@@ -192,8 +199,8 @@ def test_the_page_can_be_installed_and_its_rules_allow_that(playwright: Playwrig
         visitor.check()
 
 
-def test_axe_finds_nothing(playwright: Playwright, url: str) -> None:
-    with visiting(playwright, url) as visitor:
+def test_axe_finds_nothing(chromium: Browser, url: str) -> None:
+    with visiting(chromium, url) as visitor:
         page = visitor.page
         page.evaluate(AXE.read_text())
 
@@ -221,8 +228,8 @@ def test_axe_finds_nothing(playwright: Playwright, url: str) -> None:
         look("the panel over the page")
 
 
-def test_captions_have_room_on_a_phone_in_landscape(playwright: Playwright, url: str) -> None:
-    with visiting(playwright, url) as visitor:
+def test_captions_have_room_on_a_phone_in_landscape(chromium: Browser, url: str) -> None:
+    with visiting(chromium, url) as visitor:
         page = visitor.page
         page.set_viewport_size({"width": 740, "height": 340})
         visitor.type("hello there")

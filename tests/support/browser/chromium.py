@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from lossy_line import LossyLine
-from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright
 from voice_server import RATE, Samples
 
 from voxlane.codecs.wav import encode_wav
@@ -62,6 +62,19 @@ def script(path: Path, *said: tuple[float, Samples], length_s: float = 0.0) -> P
     return path
 
 
+def launch(
+    playwright: Playwright, microphone: Path | None = None, *, allowed: bool = True, further: tuple[str, ...] = ()
+) -> Browser:
+    """Start a browser, with further arguments; its microphone plays a file from the moment it is opened, or silence.
+
+    The file is read whenever a page opens the microphone.
+    """
+    arguments = [*ARGUMENTS, *further, ALLOWED if allowed else REFUSED]
+    # A missing file is silence; without the option the browser beeps.
+    arguments.append(f"--use-file-for-fake-audio-capture={microphone or '/nonexistent.wav'}%noloop")
+    return playwright.chromium.launch(executable_path=executable(), args=arguments)
+
+
 @contextlib.contextmanager
 def browser(
     playwright: Playwright,
@@ -71,11 +84,8 @@ def browser(
     further: tuple[str, ...] = (),
     **options: Any,
 ) -> Iterator[BrowserContext]:
-    """Run a browser, with further arguments; its microphone plays a file from the moment it is opened, or silence."""
-    arguments = [*ARGUMENTS, *further, ALLOWED if allowed else REFUSED]
-    # A missing file is silence; without the option the browser beeps.
-    arguments.append(f"--use-file-for-fake-audio-capture={microphone or '/nonexistent.wav'}%noloop")
-    found = playwright.chromium.launch(executable_path=executable(), args=arguments)
+    """Run a browser of its own (`launch`) with one context."""
+    found = launch(playwright, microphone, allowed=allowed, further=further)
     try:
         yield found.new_context(**options)
     finally:
