@@ -15,7 +15,9 @@ import msgspec
 import msgspec.inspect
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 
 from voxlane.codecs.opus import OpusDecoder, OpusEncoder
 from voxlane.codecs.pcm import decode_pcm16, encode_pcm16
@@ -214,6 +216,7 @@ def test_no_bytes_do_anything_else(data: bytes) -> None:
 _FIELD = st.sampled_from([*msgspec.to_builtins(SessionConfig()), "turns", "barge_in"])
 
 
+@hypothesis_settings(max_examples=examples(300))
 @given(st.sampled_from([*native._READERS, "audio"]), st.lists(values | st.dictionaries(_FIELD, values), max_size=4))
 def test_no_fields_do_anything_else(name: str, fields: list[Any]) -> None:
     with suppress(BadMessage):
@@ -367,6 +370,7 @@ def tone(samples: int, rate: int) -> Any:
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: f"{form.codec}-{form.rate}")
+@hypothesis_settings(max_examples=examples(200))
 @given(cuts=st.lists(st.integers(1, 2000), max_size=8), extra=st.integers(1, 3000))
 def test_pieces_leave_no_gap_and_the_last_ack_is_the_end(form: AudioFormat, cuts: list[int], extra: int) -> None:
     speaker = Loudspeaker(form, RATE)
