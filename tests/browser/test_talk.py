@@ -113,6 +113,7 @@ def test_a_murmur_holds_and_nothing_is_lost(server: VoiceServer, visit: Any) -> 
     visitor.check()
 
 
+@pytest.mark.soak
 def test_a_murmur_lowers_the_reply_and_the_reply_goes_on(server: VoiceServer, visit: Any) -> None:
     visitor = visit((1.0, "Mhm."))
     visitor.page.add_init_script("tap.ducking = false")  # only the server lowers it
