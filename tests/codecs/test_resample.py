@@ -79,14 +79,9 @@ def test_noise_in_the_flat_band_comes_out_as_from_torchaudio(pair: tuple[int, in
     spectrum[int(0.85 * min(pair) / 4) :] = 0  # half a second: 2 Hz a bin
     samples = np.fft.irfft(spectrum, source // 2).astype(np.float32)
     wanted = functional.resample(
-        torch.from_numpy(samples),
-        source,
-        target,
-        lowpass_filter_width=64,
-        rolloff=0.95,
-        resampling_method="sinc_interp_kaiser",
-        beta=14.77,
-    ).numpy()
+        torch.from_numpy(samples), source, target, lowpass_filter_width=64, rolloff=0.95,
+        resampling_method="sinc_interp_kaiser", beta=14.77,
+    ).numpy()  # fmt: skip
     got = resample(samples, source, target)
     assert len(got) == len(wanted)
     middle = slice(len(wanted) // 8, -len(wanted) // 8)

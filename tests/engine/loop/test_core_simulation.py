@@ -49,16 +49,9 @@ class EngineLoop(RuleBasedStateMachine):
     )
     def start(self, policy, blocks, host, batch, tokens, lookup, budget, cache, window):
         self.simulation = Simulation(
-            blocks=blocks,
-            host_blocks=host,
-            prefix_cache=cache,
-            policy=policy,
-            max_batch=batch,
-            max_step_tokens=tokens,
-            lookup_tokens=lookup,
-            step_budget_s=budget,
-            window=window,
-        )
+            blocks=blocks, host_blocks=host, prefix_cache=cache, policy=policy, max_batch=batch,
+            max_step_tokens=tokens, lookup_tokens=lookup, step_budget_s=budget, window=window,
+        )  # fmt: skip
         self.sent: dict[str, tuple[str, int]] = {}
         self.cancelled: set[str] = set()
         self.submitted = 0

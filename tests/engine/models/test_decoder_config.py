@@ -40,15 +40,9 @@ ATTENDING = (2, 5, 8, 10, 12, 14)
 def _lfm2(hidden: int, inner: int, **keys: object) -> Config:
     """What LFM2's first checkpoints have in config.json."""
     return {
-        "model_type": "lfm2",
-        "hidden_size": hidden,
-        "block_ff_dim": inner,
-        "num_hidden_layers": 16,
-        "num_attention_heads": hidden // 64,
-        "full_attn_idxs": list(ATTENDING),
-        "tie_embedding": True,
-        **keys,
-    }
+        "model_type": "lfm2", "hidden_size": hidden, "block_ff_dim": inner, "num_hidden_layers": 16,
+        "num_attention_heads": hidden // 64, "full_attn_idxs": list(ATTENDING), "tie_embedding": True, **keys,
+    }  # fmt: skip
 
 
 def _kinds(layers: int, attending: tuple[int, ...]) -> list[str]:
@@ -106,13 +100,9 @@ def test_lfm2_refuses_what_it_cannot_do() -> None:
 
 def test_gemma_vision_configs_leave_the_decoder_to_its_defaults() -> None:
     text: Config = {
-        "model_type": "gemma3_text",
-        "hidden_size": 2560,
-        "intermediate_size": 10240,
-        "num_hidden_layers": 34,
-        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-        "sliding_window": 1024,
-    }
+        "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
+    }  # fmt: skip
     config = read({"model_type": "gemma3", "text_config": text, "vision_config": {}})
     assert (config.heads, config.kv_heads, config.head_dim, config.vocab_size) == (8, 4, 256, 262_208)
     assert config.attention_scale == 256**-0.5

@@ -171,19 +171,13 @@ KYUTAI = (
     (r"^decoder\.layers\.(2|5|8)\.conv\.", r"decoder.model.\1.convtr.convtr."),
     (r"^(\w+coder)\.layers\.(.*)conv\.(weight|bias)$", r"\1.model.\2conv.conv.\3"),
     (r"^(up|down)sample\.conv\.", r"\1sample.convtr.convtr.convtr."),
-    (r"_transformer\.layers\.", "_transformer.transformer.layers."),
-    (r"input_layernorm", "norm1"),
-    (r"post_attention_layernorm", "norm2"),
-    (r"mlp\.fc", "linear"),
-    (r"self_attn_layer_scale", "layer_scale_1"),
-    (r"mlp_layer_scale", "layer_scale_2"),
-    (r"self_attn\.o_proj", "self_attn.out_projs.0"),
-    (r"\.semantic_\w+\.", ".rvq_first."),
-    (r"\.acoustic_\w+\.", ".rvq_rest."),
+    (r"_transformer\.layers\.", "_transformer.transformer.layers."), (r"input_layernorm", "norm1"),
+    (r"post_attention_layernorm", "norm2"), (r"mlp\.fc", "linear"), (r"self_attn_layer_scale", "layer_scale_1"),
+    (r"mlp_layer_scale", "layer_scale_2"), (r"self_attn\.o_proj", "self_attn.out_projs.0"),
+    (r"\.semantic_\w+\.", ".rvq_first."), (r"\.acoustic_\w+\.", ".rvq_rest."),
     (r"\.layers\.(\d)\.codebook\.(initialized)?", r".vq.layers.\1._codebook._\2"),
-    (r"_codebook\._embed_sum", "_codebook.embedding_sum"),
-    (r"_codebook\._cluster", "_codebook.cluster"),
-)
+    (r"_codebook\._embed_sum", "_codebook.embedding_sum"), (r"_codebook\._cluster", "_codebook.cluster"),
+)  # fmt: skip
 """What becomes of transformers' names in Kyutai's file, one change after the other."""
 
 

@@ -156,15 +156,9 @@ def test_the_shortest_and_longest_clips(packed: Moonshine) -> None:
 def random_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(3)
     config = transformers.MoonshineConfig(
-        vocab_size=97,
-        hidden_size=64,
-        intermediate_size=96,
-        encoder_num_hidden_layers=2,
-        decoder_num_hidden_layers=3,
-        encoder_num_attention_heads=2,
-        decoder_num_attention_heads=2,
-        initializer_range=0.3,
-    )
+        vocab_size=97, hidden_size=64, intermediate_size=96, encoder_num_hidden_layers=2, decoder_num_hidden_layers=3,
+        encoder_num_attention_heads=2, decoder_num_attention_heads=2, initializer_range=0.3,
+    )  # fmt: skip
     path = tmp_path_factory.mktemp("moonshine")
     transformers.MoonshineForConditionalGeneration(config).save_pretrained(path)
     return path

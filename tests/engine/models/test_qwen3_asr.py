@@ -84,16 +84,11 @@ class Hearing:
         states = model.states(len(clip))
         prompt = model.prompt_tokens(language, states)
         self.request = Request(
-            id="1",
-            task="asr",
-            tokens=list(prompt),
-            prompt_tokens=len(prompt),
-            table=BlockTable(self.pool),
-            sampling=SamplingParams(logprobs=0, max_tokens=most),
-            model="asr",
+            id="1", task="asr", tokens=list(prompt), prompt_tokens=len(prompt), table=BlockTable(self.pool),
+            sampling=SamplingParams(logprobs=0, max_tokens=most), model="asr",
             payload=TranscriptionPayload(clip, detects_language=not language, wants_attention=True),
             clip=ClipStates(states, None),
-        )
+        )  # fmt: skip
 
     def step(self, drafts: list[int] | None = None) -> TranscriptionOutcome:
         request, encode = self.request, self.request.unencoded
@@ -169,13 +164,9 @@ def test_greedy_words_equal_the_reference(peer: Any, model: Qwen3ASR, samples: i
     with torch.inference_mode():
         ids = torch.tensor([prompt])
         wanted = peer.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            **features(clip),
-            max_new_tokens=24,
-            do_sample=False,
+            input_ids=ids, attention_mask=torch.ones_like(ids), **features(clip), max_new_tokens=24, do_sample=False,
             suppress_tokens=never,
-        )[0, len(prompt) :].tolist()
+        )[0, len(prompt) :].tolist()  # fmt: skip
     wanted = wanted[: next((at for at, token in enumerate(wanted) if token in model.eos_ids), len(wanted))]
     assert hearing.greedy() == wanted
     assert len(set(wanted)) > 3

@@ -15,18 +15,10 @@ from voxlane.engine.errors import ModelConfigError
 from voxlane.engine.models.qwen3_tts.config import Qwen3TTSConfig, SpeechSampling
 
 _DECODER = {
-    "attention_bias": False,
-    "attention_dropout": 0,
-    "head_dim": 128,
-    "hidden_act": "silu",
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-06,
-    "rope_theta": 1000000,
-    "sliding_window": None,
-    "use_cache": True,
+    "attention_bias": False, "attention_dropout": 0, "head_dim": 128, "hidden_act": "silu", "num_attention_heads": 16,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_theta": 1000000, "sliding_window": None, "use_cache": True,
     "use_sliding_window": False,
-}
+}  # fmt: skip
 
 
 def published(hidden: int, intermediate: int, kind: str, size: str) -> dict[str, Any]:

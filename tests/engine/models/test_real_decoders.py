@@ -35,15 +35,10 @@ QUESTIONS = [
     "My name is Peter. What is my name?",
 ]
 STARTS = [
-    "The quick brown fox",
-    "Once upon a time, in a small village by the sea,",
-    "def fibonacci(n):\n    ",
-    "1, 2, 3, 4, 5,",
-    "Dear Sir or Madam,\n\nI am writing to",
-    "Q: What is 17 + 25?\nA:",
-    "Ingredients:\n- 2 eggs\n- 100 g flour\n-",
-    "A",
-]
+    "The quick brown fox", "Once upon a time, in a small village by the sea,", "def fibonacci(n):\n    ",
+    "1, 2, 3, 4, 5,", "Dear Sir or Madam,\n\nI am writing to", "Q: What is 17 + 25?\nA:",
+    "Ingredients:\n- 2 eggs\n- 100 g flour\n-", "A",
+]  # fmt: skip
 TEXT = (
     "Speech is older than writing by tens of thousands of years. A child learns to talk without lessons, while reading "
     "has to be taught letter by letter. When two people talk they do not wait for silence: they begin to answer before "

@@ -16,24 +16,14 @@ from voxlane.engine.models.spec import AttentionLayer, ConvolutionLayer, ModelSp
 ATTENTION = AttentionLayer(heads=16, kv_heads=8, head_dim=64, scale=64**-0.5)
 CONVOLUTION = ConvolutionLayer(channels=1024, taps=3)
 HYBRID = ModelSpec(
-    layers=(CONVOLUTION, CONVOLUTION, ATTENTION, CONVOLUTION, ATTENTION),
-    hidden_size=1024,
-    intermediate_size=4608,
-    vocab_size=65_536,
-    context_tokens=128_000,
-    parameters=350_000_000,
-)
+    layers=(CONVOLUTION, CONVOLUTION, ATTENTION, CONVOLUTION, ATTENTION), hidden_size=1024, intermediate_size=4608,
+    vocab_size=65_536, context_tokens=128_000, parameters=350_000_000,
+)  # fmt: skip
 SMOLLM2 = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "vocab_size": 49_152,
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
+    "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49_152,
     "tie_word_embeddings": True,
-}
+}  # fmt: skip
 
 
 def test_attention_has_pages_and_convolutions_have_states() -> None:

@@ -25,14 +25,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(3)
     path = tmp_path_factory.mktemp("moonshine")
     config = transformers.MoonshineConfig(
-        vocab_size=len(PIECES) + 5,
-        hidden_size=64,
-        intermediate_size=96,
-        encoder_num_hidden_layers=1,
-        decoder_num_hidden_layers=1,
-        encoder_num_attention_heads=2,
-        decoder_num_attention_heads=2,
-    )
+        vocab_size=len(PIECES) + 5, hidden_size=64, intermediate_size=96, encoder_num_hidden_layers=1,
+        decoder_num_hidden_layers=1, encoder_num_attention_heads=2, decoder_num_attention_heads=2,
+    )  # fmt: skip
     transformers.MoonshineForConditionalGeneration(config).save_pretrained(path)
     controls = [{"id": index, "content": PIECES[index], "special": True} for index in range(3)]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}

@@ -15,18 +15,10 @@ from torch import Tensor
 Config = dict[str, object]
 
 _SIZES: Config = {
-    "vocab_size": 211,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 256,
-    "rms_norm_eps": 1e-5,
-    "bos_token_id": 1,
+    "vocab_size": 211, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "bos_token_id": 1,
     "eos_token_id": 2,
-}
+}  # fmt: skip
 
 
 def _config(model_type: str, architecture: str, **keys: object) -> Config:
@@ -40,13 +32,9 @@ def _llama(**keys: object) -> Config:
 _QWEN = {"hidden_act": "silu", "rope_theta": 50_000.0}
 
 _EXPERTS: Config = {
-    "num_dense_layers": 1,
-    "num_experts": 6,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
-    "use_expert_bias": True,
-    "norm_topk_prob": True,
-}
+    "num_dense_layers": 1, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+    "use_expert_bias": True, "norm_topk_prob": True,
+}  # fmt: skip
 
 
 def _lfm2(model_type: str, architecture: str, **keys: object) -> Config:

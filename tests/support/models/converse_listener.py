@@ -93,17 +93,11 @@ class Listener:
         self.runner = runner = runner_of(make, model, codec, cache, slots)
         config = model.config
         facts = ConverseFacts(
-            config.interleaved_text,
-            config.interleaved_frames,
-            codec.frame_samples,
-            codec.sample_rate,
-            limit=min(512, blocks * BLOCK),
-            slots=runner.slots,
-            pool=pool,
-            prompts=prompts,
+            config.interleaved_text, config.interleaved_frames, codec.frame_samples, codec.sample_rate,
+            limit=min(512, blocks * BLOCK), slots=runner.slots, pool=pool, prompts=prompts,
             sampling=SpeechSampling(temperature=1.0, top_k=4, max_frames=max_frames),
             reading=dataclasses.replace(READING, max_frames=max_frames),
-        )
+        )  # fmt: skip
         self.clock, self.tick_s = 0.0, 0.001
         self.core = Core(
             Scheduler({"speech": resources}, Limits(max_batch=4, max_step_tokens=64)),

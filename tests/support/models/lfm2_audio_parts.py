@@ -68,16 +68,11 @@ def encoder_peer(values: Values) -> Any:
     assert isinstance(hidden, int)
     assert isinstance(factor, int)
     return random_encoder(
-        hidden_size=hidden,
-        num_hidden_layers=values["n_layers"],
-        num_attention_heads=values["n_heads"],
-        intermediate_size=hidden * factor,
-        conv_kernel_size=values["conv_kernel_size"],
-        subsampling_factor=values["subsampling_factor"],
-        subsampling_conv_channels=values["subsampling_conv_channels"],
-        num_mel_bins=values["feat_in"],
-        scale_input=values["xscaling"],
-    )
+        hidden_size=hidden, num_hidden_layers=values["n_layers"], num_attention_heads=values["n_heads"],
+        intermediate_size=hidden * factor, conv_kernel_size=values["conv_kernel_size"],
+        subsampling_factor=values["subsampling_factor"], subsampling_conv_channels=values["subsampling_conv_channels"],
+        num_mel_bins=values["feat_in"], scale_input=values["xscaling"],
+    )  # fmt: skip
 
 
 def adapter_peer(hidden: int) -> nn.Sequential:

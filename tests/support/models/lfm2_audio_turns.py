@@ -136,16 +136,10 @@ def _backbone() -> Any:
 
     torch.manual_seed(21)
     config = transformers.Lfm2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=BACKBONE,
-        intermediate_size=96,
-        block_auto_adjust_ff_dim=False,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        layer_types=["conv", "full_attention", "conv"],
-        pad_token_id=0,
-    )
+        vocab_size=VOCABULARY, hidden_size=BACKBONE, intermediate_size=96, block_auto_adjust_ff_dim=False,
+        num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        layer_types=["conv", "full_attention", "conv"], pad_token_id=0,
+    )  # fmt: skip
     model = transformers.Lfm2Model(config).eval()
     with torch.no_grad():
         for tensor in model.parameters():

@@ -22,26 +22,13 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|audio_start|>", "<|
 TAGS = ("<asr_text>",)  # an added token, but not a special one: it would be part of a text
 
 AUDIO = {
-    "num_mel_bins": 20,
-    "encoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "encoder_ffn_dim": 48,
-    "d_model": 32,
-    "downsample_hidden_size": 6,
-    "n_window": 50,
-    "n_window_infer": 200,
-    "output_dim": 64,
-}
+    "num_mel_bins": 20, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 48, "d_model": 32,
+    "downsample_hidden_size": 6, "n_window": 50, "n_window_infer": 200, "output_dim": 64,
+}  # fmt: skip
 TEXT = {
-    "model_type": "qwen3",
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 1024,
-}
+    "model_type": "qwen3", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 1024,
+}  # fmt: skip
 
 
 @cache
@@ -152,15 +139,10 @@ def authors_config(model: Any) -> dict[str, object]:
     audio |= {"model_type": "qwen3_asr_audio_encoder", "max_source_positions": 1500, "conv_chunksize": 500}
     added = added_tokens()
     thinker = {
-        "model_type": "qwen3_asr_thinker",
-        "audio_config": audio,
-        "text_config": text,
-        "audio_token_id": added["<|audio_pad|>"],
-        "audio_start_token_id": added["<|audio_start|>"],
-        "audio_end_token_id": added["<|audio_end|>"],
-        "user_token_id": 872,
-        "initializer_range": 0.02,
-    }
+        "model_type": "qwen3_asr_thinker", "audio_config": audio, "text_config": text,
+        "audio_token_id": added["<|audio_pad|>"], "audio_start_token_id": added["<|audio_start|>"],
+        "audio_end_token_id": added["<|audio_end|>"], "user_token_id": 872, "initializer_range": 0.02,
+    }  # fmt: skip
     return {
         "architectures": ["Qwen3ASRForConditionalGeneration"],
         "model_type": "qwen3_asr",

@@ -19,14 +19,9 @@ ROLE, TAIL = [150, 3, 4], [151, 4, 150, 3, 4]
 CLIP_SAMPLES = 24_000
 
 _DECODER: Config = {
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "intermediate_size": 96,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1_000_000,
-    "max_position_embeddings": 256,
-}
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96, "rms_norm_eps": 1e-6,
+    "rope_theta": 1_000_000, "max_position_embeddings": 256,
+}  # fmt: skip
 
 
 def config(kind: str, *, size: str, hidden: int, inner_hidden: int, groups: int) -> Config:

@@ -135,11 +135,6 @@ def open_case(model: Qwen3TTS, case: Case, answers: Answers) -> Utterance:
         embedding = model.embed_voice(answers.given[case.clip])
         clone = Clone(embedding, case.clip_text, tuple(tuple(frame) for frame in frames))
     return open_utterance(
-        model.config,
-        ROLE,
-        language=case.language,
-        speaker=case.speaker,
-        clone=clone,
-        instructions=case.instructions,
+        model.config, ROLE, language=case.language, speaker=case.speaker, clone=clone, instructions=case.instructions,
         whole_text=case.whole_text,
-    )
+    )  # fmt: skip
