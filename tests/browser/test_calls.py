@@ -203,10 +203,7 @@ def test_the_sdk_of_openai_with_its_default_transport(
 @needs_sdk
 def test_a_call_that_loses_packets_both_ways(place: CallPlace, dial: Dial, say: Callable[[str], Samples]) -> None:
     server = place.server
-    with (
-        LossyPath(place.host, LOST) as path,
-        call_page(url=server.url, change=path.rewritten) as address,
-    ):
+    with LossyPath(place.host, LOST) as path, call_page(url=server.url, change=path.rewritten) as address:
         times_s = (CONNECT_S + at_s for at_s in (ASKED_S, STORY_S, CUT_IN_S))
         call = dial(address, *zip(times_s, map(say, (QUESTION, STORY, CUT_IN)), strict=True))
         call.begin(f"{address}{CALLS}?model=gpt-realtime", secret_of(server))

@@ -191,8 +191,7 @@ def test_what_is_not_supported_says_so(parameters: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "expected"),
-    [(None, "auto"), ("none", "none"), ("required", "required"), (function(name="g"), "g")],
+    ("choice", "expected"), [(None, "auto"), ("none", "none"), ("required", "required"), (function(name="g"), "g")]
 )
 def test_tools_and_who_chooses(choice: Any, expected: str) -> None:
     request = parse({"messages": HELLO, "tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": False})

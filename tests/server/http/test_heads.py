@@ -81,8 +81,7 @@ async def _answer(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("asked", "status"),
-    [(b"GET /healthz", b"200"), (b"POST /v1/nowhere", b"404"), (b"POST /v1/models", b"405")],
+    ("asked", "status"), [(b"GET /healthz", b"200"), (b"POST /v1/nowhere", b"404"), (b"POST /v1/models", b"405")]
 )
 async def test_an_answer_to_an_unread_body_is_the_last(
     serving: Any, monkeypatch: pytest.MonkeyPatch, asked: bytes, status: bytes

@@ -38,9 +38,7 @@ def house(
     keys: PhoneKeys | None = None, *, api_key: str = "", now: float = 1_800_000_000.0, open: bool = False, **phone: Any
 ) -> PhoneAdmission:
     config = Config(
-        server=ServerConfig(open=open),
-        voice=VoiceConfig(origins=("https://page.example",)),
-        phone=PhoneConfig(**phone),
+        server=ServerConfig(open=open), voice=VoiceConfig(origins=("https://page.example",)), phone=PhoneConfig(**phone)
     )
     return PhoneAdmission(config, keys or PhoneKeys(), Tenants(api_key), Passes(), NextSteps(), lambda: now)
 

@@ -179,10 +179,7 @@ async def test_a_far_end_that_asks_and_does_not_read_fills_no_memory(serving: An
 async def test_a_far_end_that_reads_late_hears_everything_once(serving: Any) -> None:
     said = "one two three four five six seven"
     phone = PhoneConfig(voice="two", silence_s=0, greeting=said, audiosocket="")
-    async with (
-        serving(phone=phone) as running,
-        in_memory(running, SYSTEMS["audiosocket"]) as (far, call),
-    ):
+    async with serving(phone=phone) as running, in_memory(running, SYSTEMS["audiosocket"]) as (far, call):
         await eventually(lambda: len(far.taken) > 8)
         far.reads.clear()
         await far.stuck.wait()

@@ -296,10 +296,7 @@ def test_configuration_survives_the_journey() -> None:
 
 
 def ready() -> SessionReady:
-    history = (
-        ChatMessage("assistant", "", (ToolUse("c", "f", "{}"),)),
-        ChatMessage("tool", "x", call_id="c"),
-    )
+    history = (ChatMessage("assistant", "", (ToolUse("c", "f", "{}"),)), ChatMessage("tool", "x", call_id="c"))
     return SessionReady(
         "voice-1",
         "token",

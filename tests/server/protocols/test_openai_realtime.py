@@ -237,10 +237,7 @@ def test_what_cannot_be_is_told_and_changes_nothing(event: dict[str, Any], code:
         (update({"prompt": {"id": "p"}}), "session.prompt names a stored prompt, and this server has none."),
         (update({"tools": [{"type": "mcp"}]}), "session.tools[0].type must be function: others are not supported."),
         (update({"tools": [TOOL, TOOL]}), "session.tools must have different names."),
-        (
-            update({"max_output_tokens": 1.5}),
-            "session.max_output_tokens must be a whole number from 1 to 4096 or inf.",
-        ),
+        (update({"max_output_tokens": 1.5}), "session.max_output_tokens must be a whole number from 1 to 4096 or inf."),
         (
             update({"audio": {"input": {"turn_detection": {"idle_timeout_ms": 5}}}}),
             "session.audio.input.turn_detection.idle_timeout_ms must be a whole number from 1000 to 600000.",

@@ -43,8 +43,7 @@ async def status_of(running: Running, path: str, **options: Any) -> tuple[int, s
 
 
 @pytest.mark.parametrize(
-    ("path", "options"),
-    [("/v1/voice", {"subprotocols": ["voxlane.v1"]}), ("/v1/realtime", {}), ("/v1/phone", {})],
+    ("path", "options"), [("/v1/voice", {"subprotocols": ["voxlane.v1"]}), ("/v1/realtime", {}), ("/v1/phone", {})]
 )
 async def test_a_full_server_refuses_before_the_upgrade(serving: Any, path: str, options: dict[str, Any]) -> None:
     async with serving(parts=ONE_SURE) as running:

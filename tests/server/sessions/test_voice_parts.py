@@ -11,17 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from voxlane.engine.api import (
-    Append,
-    Cancel,
-    ChatMessage,
-    EndInput,
-    Finished,
-    Priority,
-    Refused,
-    RequestStats,
-    Submit,
-)
+from voxlane.engine.api import Append, Cancel, ChatMessage, EndInput, Finished, Priority, Refused, RequestStats, Submit
 from voxlane.server.auth import is_loopback, offered_key, origin_allowed
 from voxlane.server.conversation.effects import RequestsLost
 from voxlane.server.conversation.server_events import BargeIn

@@ -13,14 +13,7 @@ from session_table import PAUSES, Table
 
 from voxlane.server.conversation.client_events import CutItem, Played, Respond, Stop, TextTurn
 from voxlane.server.conversation.effects import RequestsLost, Send
-from voxlane.server.conversation.server_events import (
-    Interrupted,
-    ItemCut,
-    ReplyDone,
-    ReplyStarted,
-    Speech,
-    TurnDone,
-)
+from voxlane.server.conversation.server_events import Interrupted, ItemCut, ReplyDone, ReplyStarted, Speech, TurnDone
 from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.watching.heard_sound import HeardCut, HeardPiece, HeardReplies
 from voxlane.server.watching.turn_account import TurnAccount, TurnRecord

@@ -94,10 +94,7 @@ async def test_openais_dialect_is_told_that_it_is_recorded(
                 assert created["type"] == "session.created"
                 assert created.get("recorded") == (["audio", "transcript"] if audio else None)
                 assert "recorded" not in created["session"]
-                for event in (
-                    {"type": "conversation.item.create", "item": item},
-                    {"type": "response.create"},
-                ):
+                for event in ({"type": "conversation.item.create", "item": item}, {"type": "response.create"}):
                     await socket.send(json.dumps(event))
                 while json.loads(await socket.recv())["type"] != "response.done":
                     pass

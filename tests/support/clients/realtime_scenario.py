@@ -59,10 +59,7 @@ def listener(client: Any) -> Hear:
     def hear(pcm: bytes) -> list[tuple[str, float]]:
         wav = encode_wav(np.frombuffer(pcm, "<i2").astype(np.float32) / 32768, RATE)
         heard = client.audio.transcriptions.create(
-            model="whisper-1",
-            file=("heard.wav", wav),
-            response_format="verbose_json",
-            timestamp_granularities=["word"],
+            model="whisper-1", file=("heard.wav", wav), response_format="verbose_json", timestamp_granularities=["word"]
         )
         return [(word.word, word.end) for word in heard.words]
 

@@ -139,12 +139,7 @@ class PcmFace:
         return ['{"type": "clear"}']
 
 
-FACES: dict[str, type[Face]] = {
-    "native": NativeFace,
-    "realtime": RealtimeFace,
-    "twilio": TwilioFace,
-    "pcm": PcmFace,
-}
+FACES: dict[str, type[Face]] = {"native": NativeFace, "realtime": RealtimeFace, "twilio": TwilioFace, "pcm": PcmFace}
 
 
 class Card:

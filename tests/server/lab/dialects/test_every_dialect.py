@@ -75,12 +75,7 @@ def test_any_split_plays_the_same_samples(name: str, cuts: list[int], data: st.D
 @pytest.mark.property
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=examples(120), deadline=None)
-@given(
-    sent=st.integers(1, 8_000),
-    ticks=st.integers(0, 10),
-    late=st.integers(0, 2_000),
-    fresh=st.integers(1, 3_000),
-)
+@given(sent=st.integers(1, 8_000), ticks=st.integers(0, 10), late=st.integers(0, 2_000), fresh=st.integers(1, 3_000))
 def test_after_a_clear_nothing_of_it_is_played(name: str, sent: int, ticks: int, late: int, fresh: int) -> None:
     """What waits when the server stops a response is never played; the next response is, all of it."""
     card = Card(name)
@@ -182,8 +177,7 @@ def test_json_with_wrong_fields_never_raises(name: str, data: st.DataObject) -> 
 @given(
     messages=st.lists(
         st.tuples(
-            st.sampled_from(KINDS["native"]),
-            st.lists(VALUES | st.binary(max_size=8) | st.integers(0, 9), max_size=5),
+            st.sampled_from(KINDS["native"]), st.lists(VALUES | st.binary(max_size=8) | st.integers(0, 9), max_size=5)
         ),
         max_size=4,
     )

@@ -111,12 +111,7 @@ def test_speech_started_drops_and_truncates_at_what_was_played() -> None:
     talk.delta(24_000)
     talk.tick(7)
     (truncate,) = talk.hear("input_audio_buffer.speech_started", audio_start_ms=0, item_id="u1")
-    assert truncate == {
-        "type": "conversation.item.truncate",
-        "item_id": "i1",
-        "content_index": 0,
-        "audio_end_ms": 140,
-    }
+    assert truncate == {"type": "conversation.item.truncate", "item_id": "i1", "content_index": 0, "audio_end_ms": 140}
     assert talk.client.speaker.queued == 0
     talk.delta(480)
     assert talk.client.arrivals[-1].late

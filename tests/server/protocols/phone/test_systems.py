@@ -53,12 +53,7 @@ def test_jambonz_is_known_by_its_subprotocol(offered: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("offered", "accepted"),
-    [
-        ([], None),
-        (["voxlane.v1"], None),
-        (["media"], "media"),
-        (["other", "audio.jambonz.org"], "audio.jambonz.org"),
-    ],
+    [([], None), (["voxlane.v1"], None), (["media"], "media"), (["other", "audio.jambonz.org"], "audio.jambonz.org")],
 )
 def test_the_subprotocol_to_accept(offered: list[str], accepted: str | None) -> None:
     assert accepted_subprotocol(offered) == accepted

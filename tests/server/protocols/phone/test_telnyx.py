@@ -20,17 +20,7 @@ from voxlane.server.protocols.phone.line_events import (
 )
 from voxlane.server.protocols.phone.telnyx import Telnyx
 
-from .lines import (
-    LINES,
-    MULAW,
-    PCM_16K,
-    TELNYX_CONNECTED,
-    TELNYX_START,
-    TELNYX_STREAM,
-    b64,
-    telnyx_media,
-    telnyx_start,
-)
+from .lines import LINES, MULAW, PCM_16K, TELNYX_CONNECTED, TELNYX_START, TELNYX_STREAM, b64, telnyx_media, telnyx_start
 
 ALAW = AudioFormat("alaw", 8_000)
 G722 = AudioFormat("g722", 16_000)
