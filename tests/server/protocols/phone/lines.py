@@ -33,19 +33,13 @@ def b64(data: bytes) -> str:
 
 STREAM_SID = "MZ18ad3ab5a668481ce02b83e7395059f0"
 TWILIO_CONNECTED = '{"event": "connected", "protocol": "Call", "version": "1.0.0"}'
-TWILIO_START = """{
-  "event": "start",
-  "sequenceNumber": "1",
-  "start": {
-    "accountSid": "AC00000000000000000000000000000000",
-    "streamSid": "MZ18ad3ab5a668481ce02b83e7395059f0",
-    "callSid": "CA00000000000000000000000000000000",
-    "tracks": ["inbound"],
-    "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8000, "channels": 1},
-    "customParameters": {"FirstName": "Jane", "LastName": "Doe", "RemoteParty": "Bob", "token": "sesame"}
-  },
-  "streamSid": "MZ18ad3ab5a668481ce02b83e7395059f0"
-}"""
+TWILIO_START = (
+    '{"event": "start", "sequenceNumber": "1", "start": {"accountSid": "AC00000000000000000000000000000000", '
+    '"streamSid": "MZ18ad3ab5a668481ce02b83e7395059f0", "callSid": "CA00000000000000000000000000000000", '
+    '"tracks": ["inbound"], "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8000, "channels": 1}, '
+    '"customParameters": {"FirstName": "Jane", "LastName": "Doe", "RemoteParty": "Bob", "token": "sesame"}}, '
+    '"streamSid": "MZ18ad3ab5a668481ce02b83e7395059f0"}'
+)
 
 
 def twilio_media(data: bytes, chunk: int) -> str:
@@ -63,22 +57,15 @@ def twilio_media(data: bytes, chunk: int) -> str:
 
 TELNYX_STREAM = "32DE0DEA-53CB-4B21-89A4-9E1819C043BC"
 TELNYX_CONNECTED = '{"event": "connected", "version": "1.0.0"}'
-TELNYX_START = """{
-  "event": "start",
-  "sequence_number": "1",
-  "stream_id": "32DE0DEA-53CB-4B21-89A4-9E1819C043BC",
-  "start": {
-    "user_id": "3E6F995F-85F7-4705-9741-53B116D28237",
-    "call_control_id": "v2:T02llQxIyaRkhfRKxgAP8nY511EhFLizdvdUKJiSw8d6A9BborherQ",
-    "call_session_id": "ff55a038-6f5d-11ef-9692-02420aeffb1f",
-    "from": "+13122010094",
-    "to": "+13122123456",
-    "tags": ["TAG1", "TAG2"],
-    "client_state": "aGF2ZSBhIG5pY2UgZGF5ID1d",
-    "custom_parameters": {"customer_id": "customer_123"},
-    "media_format": {"encoding": "PCMU", "sample_rate": 8000, "channels": 1}
-  }
-}"""
+TELNYX_START = (
+    '{"event": "start", "sequence_number": "1", "stream_id": "32DE0DEA-53CB-4B21-89A4-9E1819C043BC", '
+    '"start": {"user_id": "3E6F995F-85F7-4705-9741-53B116D28237", '
+    '"call_control_id": "v2:T02llQxIyaRkhfRKxgAP8nY511EhFLizdvdUKJiSw8d6A9BborherQ", '
+    '"call_session_id": "ff55a038-6f5d-11ef-9692-02420aeffb1f", "from": "+13122010094", "to": "+13122123456", '
+    '"tags": ["TAG1", "TAG2"], "client_state": "aGF2ZSBhIG5pY2UgZGF5ID1d", '
+    '"custom_parameters": {"customer_id": "customer_123"}, "media_format": {"encoding": "PCMU", '
+    '"sample_rate": 8000, "channels": 1}}}'
+)
 
 
 def telnyx_start(encoding: str, rate: int, **parameters: object) -> str:
@@ -102,18 +89,12 @@ def telnyx_media(data: bytes, chunk: int, track: str = "inbound") -> str:
 # ---- Plivo
 
 PLIVO_STREAM = "87654321-4321-4321-4321-cba987654321"
-PLIVO_START = """{
-  "event": "start",
-  "sequenceNumber": 1,
-  "start": {
-    "callId": "12345678-1234-1234-1234-123456789abc",
-    "streamId": "87654321-4321-4321-4321-cba987654321",
-    "accountId": "MAXXXXXXXXXXXXXXXXXX",
-    "tracks": ["inbound"],
-    "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8000}
-  },
-  "extra_headers": "userId=12345;sessionId=abc-xyz"
-}"""
+PLIVO_START = (
+    '{"event": "start", "sequenceNumber": 1, "start": {"callId": "12345678-1234-1234-1234-123456789abc", '
+    '"streamId": "87654321-4321-4321-4321-cba987654321", "accountId": "MAXXXXXXXXXXXXXXXXXX", '
+    '"tracks": ["inbound"], "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8000}}, '
+    '"extra_headers": "userId=12345;sessionId=abc-xyz"}'
+)
 
 
 def plivo_start(encoding: str, rate: int, headers: object = "") -> str:
@@ -143,24 +124,13 @@ def plivo_media(data: bytes, chunk: int) -> str:
 
 EXOTEL_STREAM = "MZxxxxxxxxxxxxxxxxxxxxxxxx"
 EXOTEL_CONNECTED = '{ "event": "connected" }'
-EXOTEL_START = """{
-"event": "start",
-"sequence_number": "1",
-"stream_sid": "MZxxxxxxxxxxxxxxxxxxxxxxxx",
-"start": {
-"stream_sid": "MZxxxxxxxxxxxxxxxxxxxxxxxx",
-"call_sid": "CAxxxxxxxxxxxxxxxxxxxxxxxx",
-"account_sid": "ACxxxxxxxxxxxxxxxxxxxxxxxx",
-"from": "+919876543210",
-"to": "+918047491899",
-"custom_parameters": { "key1": "value1" },
-"media_format": {
-"encoding": "audio/x-raw",
-"sample_rate": "8000",
-"bit_rate": "16"
-}
-}
-}"""
+EXOTEL_START = (
+    '{"event": "start", "sequence_number": "1", "stream_sid": "MZxxxxxxxxxxxxxxxxxxxxxxxx", '
+    '"start": {"stream_sid": "MZxxxxxxxxxxxxxxxxxxxxxxxx", "call_sid": "CAxxxxxxxxxxxxxxxxxxxxxxxx", '
+    '"account_sid": "ACxxxxxxxxxxxxxxxxxxxxxxxx", "from": "+919876543210", "to": "+918047491899", '
+    '"custom_parameters": {"key1": "value1"}, "media_format": {"encoding": "audio/x-raw", "sample_rate": "8000", '
+    '"bit_rate": "16"}}}'
+)
 
 
 def exotel_start(encoding: str, rate: str) -> str:
@@ -182,43 +152,25 @@ def exotel_media(data: bytes, chunk: int) -> str:
 
 # ---- Vonage
 
-VONAGE_CONNECTED = """{
-  "event": "websocket:connected",
-  "content-type": "audio/l16;rate=16000",
-  "prop1": "value1",
-  "prop2": "value2",
-  "token": "sesame"
-}"""
+VONAGE_CONNECTED = (
+    '{"event": "websocket:connected", "content-type": "audio/l16;rate=16000", "prop1": "value1", '
+    '"prop2": "value2", "token": "sesame"}'
+)
 
 
 # ---- Genesys
 
 GENESYS_ID = "e160e428-53e2-487c-977d-96989bf5c99d"
-GENESYS_OPEN = """{
-  "version": "2",
-  "id": "e160e428-53e2-487c-977d-96989bf5c99d",
-  "type": "open",
-  "seq": 1,
-  "serverseq": 0,
-  "position": "PT0S",
-  "parameters": {
-    "organizationId": "d7934305-0972-4844-938e-9060eef73d05",
-    "conversationId": "090eaa2f-72fa-480a-83e0-8667ff89c0ec",
-    "participant": {
-      "id": "883efee8-3d6c-4537-b500-6d7ca4b92fa0",
-      "ani": "+1-555-555-1234",
-      "aniName": "John Doe",
-      "dnis": "+1-800-555-6789"
-    },
-    "media": [
-      {"type": "audio", "format": "PCMU", "channels": ["external", "internal"], "rate": 8000},
-      {"type": "audio", "format": "PCMU", "channels": ["external"], "rate": 8000},
-      {"type": "audio", "format": "PCMU", "channels": ["internal"], "rate": 8000}
-    ],
-    "language": "en-US",
-    "inputVariables": {"queue": "billing", "token": "sesame"}
-  }
-}"""
+GENESYS_OPEN = (
+    '{"version": "2", "id": "e160e428-53e2-487c-977d-96989bf5c99d", "type": "open", "seq": 1, "serverseq": 0, '
+    '"position": "PT0S", "parameters": {"organizationId": "d7934305-0972-4844-938e-9060eef73d05", '
+    '"conversationId": "090eaa2f-72fa-480a-83e0-8667ff89c0ec", '
+    '"participant": {"id": "883efee8-3d6c-4537-b500-6d7ca4b92fa0", "ani": "+1-555-555-1234", '
+    '"aniName": "John Doe", "dnis": "+1-800-555-6789"}, "media": [{"type": "audio", "format": "PCMU", '
+    '"channels": ["external", "internal"], "rate": 8000}, {"type": "audio", "format": "PCMU", '
+    '"channels": ["external"], "rate": 8000}, {"type": "audio", "format": "PCMU", "channels": ["internal"], '
+    '"rate": 8000}], "language": "en-US", "inputVariables": {"queue": "billing", "token": "sesame"}}}'
+)
 
 
 def genesys(kind: str, seq: int, serverseq: int = 1, **parameters: object) -> str:
@@ -243,22 +195,13 @@ def genesys_open(**changed: object) -> str:
 
 # ---- jambonz
 
-JAMBONZ_CALL = """{
-  "sampleRate": 16000,
-  "mixType": "mono",
-  "callSid": "df09e8d4-7ffd-492b-94d9-51a60318552c",
-  "direction": "inbound",
-  "from": "+15083084809",
-  "to": "+15083728299",
-  "callId": "f0414693-bdb6-1238-6185-06d91d68c9b0",
-  "sipStatus": 200,
-  "callStatus": "in-progress",
-  "callerId": "f0414693-bdb6-1238-6185-06d91d68c9b0",
-  "accountSid": "fef61e75-cec3-496c-a7bc-8368e4d02a04",
-  "applicationSid": "0e0681b0-d49f-4fb8-b973-b5a3c6758de1",
-  "shop": "Paris",
-  "token": "sesame"
-}"""
+JAMBONZ_CALL = (
+    '{"sampleRate": 16000, "mixType": "mono", "callSid": "df09e8d4-7ffd-492b-94d9-51a60318552c", '
+    '"direction": "inbound", "from": "+15083084809", "to": "+15083728299", '
+    '"callId": "f0414693-bdb6-1238-6185-06d91d68c9b0", "sipStatus": 200, "callStatus": "in-progress", '
+    '"callerId": "f0414693-bdb6-1238-6185-06d91d68c9b0", "accountSid": "fef61e75-cec3-496c-a7bc-8368e4d02a04", '
+    '"applicationSid": "0e0681b0-d49f-4fb8-b973-b5a3c6758de1", "shop": "Paris", "token": "sesame"}'
+)
 
 
 # ---- Asterisk

@@ -31,12 +31,10 @@ def test_a_call_starts() -> None:
 def test_what_exotel_sends() -> None:
     codec = LINES["exotel"].started()
     assert codec.read(exotel_media(b"\1\2", 2)) == [Media(b"\1\2", 2, 200)]
-    dtmf = """{
-    "event": "dtmf",
-    "sequence_number": "7",
-    "stream_sid": "MZxxxxxxxxxxxxxxxxxxxxxxxx",
-    "dtmf": { "digit": "5", "duration": "100" }
-    }"""
+    dtmf = (
+        '{"event": "dtmf", "sequence_number": "7", "stream_sid": "MZxxxxxxxxxxxxxxxxxxxxxxxx", '
+        '"dtmf": {"digit": "5", "duration": "100"}}'
+    )
     assert codec.read(dtmf) == [KeyPressed("5")]
     mark = {"event": "mark", "sequence_number": "15", "stream_sid": EXOTEL_STREAM, "mark": {"name": "m"}}
     assert codec.read(json.dumps(mark)) == [MarkReturned("m")]

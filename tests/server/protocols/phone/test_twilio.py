@@ -31,46 +31,25 @@ def test_a_call_starts() -> None:
 
 def test_what_twilio_sends() -> None:
     codec = LINES["twilio"].started()
-    media = """{
-      "event": "media",
-      "sequenceNumber": "4",
-      "media": {
-        "track": "inbound",
-        "chunk": "2",
-        "timestamp": "5",
-        "payload": "//79/v7+/v7+"
-      },
-      "streamSid": "MZ18ad3ab5a668481ce02b83e7395059f0"
-    }"""
+    media = (
+        '{"event": "media", "sequenceNumber": "4", "media": {"track": "inbound", "chunk": "2", "timestamp": "5", '
+        '"payload": "//79/v7+/v7+"}, "streamSid": "MZ18ad3ab5a668481ce02b83e7395059f0"}'
+    )
     assert codec.read(media) == [Media(b"\xff\xfe\xfd\xfe\xfe\xfe\xfe\xfe\xfe", 2, 5)]
-    dtmf = """{
-      "event": "dtmf",
-      "streamSid":"MZ18ad3ab5a668481ce02b83e7395059f0",
-      "sequenceNumber":"5",
-      "dtmf": {
-          "track":"inbound_track",
-          "digit": "1"
-      }
-    }"""
+    dtmf = (
+        '{"event": "dtmf", "streamSid": "MZ18ad3ab5a668481ce02b83e7395059f0", "sequenceNumber": "5", '
+        '"dtmf": {"track": "inbound_track", "digit": "1"}}'
+    )
     assert codec.read(dtmf) == [KeyPressed("1")]
-    mark = """{
-      "event": "mark",
-      "sequenceNumber": "4",
-      "streamSid": "MZ18ad3ab5a668481ce02b83e7395059f0",
-      "mark": {
-        "name": "my label"
-      }
-    }"""
+    mark = (
+        '{"event": "mark", "sequenceNumber": "4", "streamSid": "MZ18ad3ab5a668481ce02b83e7395059f0", '
+        '"mark": {"name": "my label"}}'
+    )
     assert codec.read(mark) == [MarkReturned("my label")]
-    stop = """{
-      "event": "stop",
-      "sequenceNumber": "5",
-      "stop": {
-        "accountSid": "AC00000000000000000000000000000000",
-        "callSid": "CA00000000000000000000000000000000"
-      },
-      "streamSid": "MZ18ad3ab5a668481ce02b83e7395059f0"
-    }"""
+    stop = (
+        '{"event": "stop", "sequenceNumber": "5", "stop": {"accountSid": "AC00000000000000000000000000000000", '
+        '"callSid": "CA00000000000000000000000000000000"}, "streamSid": "MZ18ad3ab5a668481ce02b83e7395059f0"}'
+    )
     assert codec.read(stop) == [CallEnded()]
     assert codec.read(stop) == []
     assert codec.read(twilio_media(b"1", 9)) == []
