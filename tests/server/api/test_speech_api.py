@@ -153,18 +153,12 @@ async def test_parameters_reach_the_engine(serving: Any) -> None:
             assert f"voice={ours!r}" in told
 
 
-CANNOT: list[tuple[dict[str, Any], str, str]] = [
-    ({"speed": 4.0}, "speed", "from 0.5 to 2"),
-    ({"voice": "nobody"}, "voice", "one of one, two, af_alloy"),
-    ({"text": "x" * 100_001}, "input", "1 to 100000 characters"),
-    ({"text": ""}, "input", "1 to 100000 characters"),
-    ({"response_format": "wma"}, "response_format", "mp3, opus"),
-]
-
-
-async def test_parameters_that_cannot_be_honoured(serving: Any) -> None:
+async def test_a_parameter_that_cannot_be_honoured_is_named(serving: Any) -> None:
     async with serving() as server:
-        for parameters, param, says in CANNOT:
+        for parameters, param, says in (
+            ({"voice": "nobody"}, "voice", "one of one, two, af_alloy"),
+            ({"text": "x" * 100_001}, "input", "1 to 100000 characters"),
+        ):
             with pytest.raises(openai.BadRequestError, match=says) as caught:
                 await say(server, **parameters)
             assert caught.value.param == param
