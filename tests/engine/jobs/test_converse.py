@@ -156,7 +156,7 @@ def test_held_and_let_go_nothing_is_lost_or_repeated(
 
 
 @both
-@pytest.mark.parametrize("frame", sweep([4, 0, 1, 5]))
+@pytest.mark.parametrize("frame", sweep([1, 0, 4, 5]))
 def test_rewound_it_says_the_same_again(
     model: Lfm2Audio, codec: MimiCodec, prompts: ConversePrompts, make: type[ConverseRunner], frame: int
 ) -> None:

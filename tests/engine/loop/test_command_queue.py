@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import example, given
+from examples import examples
+from hypothesis import example, given, settings
 
 from voxlane.engine.api import (
     Append,
@@ -83,6 +84,7 @@ def take(inbox: CommandQueue, ways: list[str]) -> list[ToEngine]:
     return [command for way in ways for command in WAYS[way](inbox) if command is not None]
 
 
+@settings(max_examples=examples(300))
 @given(st.lists(st.tuples(st.lists(commands, max_size=8), ways), min_size=1, max_size=4))
 def test_every_request_keeps_its_order(batches: list[tuple[list[ToEngine], list[str]]]) -> None:
     inbox = CommandQueue(lambda name: SESSIONS.get(name, ""))
@@ -100,6 +102,7 @@ def test_every_request_keeps_its_order(batches: list[tuple[list[ToEngine], list[
     assert inbox._lines == inbox._sessions == {}, "what was taken is to be forgotten"
 
 
+@settings(max_examples=examples(300))
 @given(st.lists(commands, max_size=12), ways)
 def test_a_session_keeps_its_order(came: list[ToEngine], ways: list[str]) -> None:
     inbox = CommandQueue(lambda name: SESSIONS.get(name, ""))
@@ -116,6 +119,7 @@ def test_a_session_keeps_its_order(came: list[ToEngine], ways: list[str]) -> Non
     assert not any(isinstance(command, Submit) and command.priority is Priority.CRITICAL for command in rest)
 
 
+@settings(max_examples=examples(300))
 @given(st.lists(st.tuples(st.lists(commands, max_size=8), ways), min_size=1, max_size=4))
 def test_input_that_is_let_past_the_queue_keeps_the_order_of_its_request_and_session(
     batches: list[tuple[list[ToEngine], list[str]]],
@@ -276,6 +280,7 @@ of_few = st.one_of(
 AGAIN = [Submit("a", "chat", session="s"), Cancel("a"), Submit("a", "chat", session="t")]
 
 
+@settings(max_examples=examples(300))
 @given(st.lists(st.tuples(st.lists(of_few, max_size=8), ways), min_size=1, max_size=6))
 @example([(AGAIN, ["next"]), ([EndInput("a"), Pause(("a",))], ["urgent"] * 3)])
 @example([(AGAIN[:1], ["next"]), ([AGAIN[2], EndInput("a"), Pause(("a", "b"))], ["urgent"])])

@@ -141,17 +141,6 @@ def test_tokens_spell_text_that_can_be_cut_where_words_begin(packed: Moonshine, 
     assert packed.text_of([1, 2]) == ""
 
 
-@pytest.mark.weights
-def test_the_shortest_and_longest_clips(packed: Moonshine) -> None:
-    assert packed.states(0) == packed.states(MIN_SAMPLES) == 1
-    assert packed.states(MIN_SAMPLES + packed.samples_per_state) == 2
-    assert packed.encode([torch.zeros(0), torch.zeros(100)]).lengths == [1, 1]
-    with pytest.raises(ValueError, match="samples"):
-        packed.encode([torch.zeros(MAX_SAMPLES + 1)])
-    with pytest.raises(ValueError, match="clips"):
-        packed.encode([])
-
-
 @pytest.fixture(scope="module")
 def random_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(3)
@@ -170,6 +159,17 @@ def noise(samples: int, seed: int = 1) -> Tensor:
 
 def load_random(path: Path, mode: Mode) -> Moonshine:
     return Moonshine.load(SafetensorsDirectory(path), Spelling([b""] * 97, [""] * 97), mode)
+
+
+def test_the_shortest_and_longest_clips(random_checkpoint: Path) -> None:
+    packed = load_random(random_checkpoint, "packed")
+    assert packed.states(0) == packed.states(MIN_SAMPLES) == 1
+    assert packed.states(MIN_SAMPLES + packed.samples_per_state) == 2
+    assert packed.encode([torch.zeros(0), torch.zeros(100)]).lengths == [1, 1]
+    with pytest.raises(ValueError, match="samples"):
+        packed.encode([torch.zeros(MAX_SAMPLES + 1)])
+    with pytest.raises(ValueError, match="clips"):
+        packed.encode([])
 
 
 def test_a_clip_is_heard_the_same_alone_and_among_others(random_checkpoint: Path) -> None:
@@ -196,6 +196,10 @@ def test_a_random_checkpoint_equals_the_reference(random_checkpoint: Path, mode:
         found = model.logits(torch.cat([*batch.feed({0: tokens[:4]}), *batch.feed({0: tokens[4:]})]))
     error = float((found - wanted).square().mean().sqrt() / wanted.std())
     assert error < (0.15 if mode == "packed" else 1e-4)  # random weights forgive less than trained ones
+
+
+def test_defaults_are_those_of_transformers() -> None:
+    assert MoonshineConfig.from_dict({}) == MoonshineConfig.from_dict(transformers.MoonshineConfig().to_dict())
 
 
 @pytest.mark.parametrize(
