@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,10 @@ class Started:
         self.page.close()
 
 
+def stands_still(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "T"
+
+
 def lives(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
@@ -131,6 +136,8 @@ def test_every_fork_answers_alike_and_ends_with_its_server(started: Started) -> 
     assert all(first)
     for end in (signal.SIGKILL, signal.SIGSTOP):  # lost, or still there
         os.kill(pid, end)
+        if end is signal.SIGSTOP:
+            until(partial(stands_still, pid), "it stands still")
         before, pid = pid, started.fork()
         assert pid != before
         assert not lives(before), "the template has ended and reaped it"

@@ -115,6 +115,7 @@ def test_an_adapter_changes_what_is_said_and_is_told(tmp_path, caplog):
         driver.run()
         assert (engine.ready.model, engine.ready.adapter) == ("smollm2-135m-instruct", adapter)
         said.append(driver.text("a"))
+        engine.close()
     assert said[0] != said[1]
     (line,) = (record.getMessage() for record in caplog.records if "trained_on" in record.getMessage())
     assert line == f'adapter="{tmp_path}" trained_on="them/\\"their\\" model" low_rank=1 whole=0'
