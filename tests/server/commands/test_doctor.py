@@ -32,7 +32,7 @@ def test_a_machine_without_a_gpu_is_told_so_and_is_well(capsys: pytest.CaptureFi
 
 
 def test_what_keeps_the_engine_from_working_is_said_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--device", "cpu", "--model", "./nowhere.gguf", "--tts-model", ""]) == 1
+    assert main(["doctor", "--device", "cpu", "--model", "./nowhere.gguf", "--asr-model", "", "--tts-model", ""]) == 1
     told = capsys.readouterr().out
     assert "BAD  chat                  ./nowhere.gguf: there is no such file or directory" in told
     assert "→ `voxlane models list` shows names for engine.model" in told
