@@ -269,7 +269,6 @@ async def test_a_server_process_that_hangs_is_replaced(cell: CellProcess) -> Non
     assert "server process hangs" in cell.log.read_text()
 
 
-@pytest.mark.soak
 async def test_a_second_sigterm_ends_at_once(start: Start) -> None:
     cell = await started(start, server={"drain_s": 600.0})
     peer = await connect(cell, MANUAL)
