@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from cells import free_port
 from certificates import Authority, write_pair
 from peer import MANUAL, Peer, eventually
 from websockets.exceptions import InvalidStatus
@@ -31,12 +31,6 @@ HELD_S = 65.0
 ANNA, BEN = "127.0.0.2", "127.0.0.3"  # clients; the proxy is 127.0.0.1
 
 pytestmark = pytest.mark.soak
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def adapted(name: str, folder: Path, port: int, server_port: int) -> Path:

@@ -7,17 +7,14 @@ import re
 import subprocess
 import sys
 import types
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
-import numpy as np
 import pytest
+from lab_voices import hums
 
-from voxlane.engine.api import SpokenWord
 from voxlane.server.lab.gates import judge
 from voxlane.server.lab.person import plan
 from voxlane.server.lab.pytest_plugin import NO_URL
@@ -25,10 +22,7 @@ from voxlane.server.lab.results import CallResult, RunResult, ScenarioResult
 from voxlane.server.lab.scenario import Scenario
 from voxlane.server.lab.scenario_library import load
 from voxlane.server.lab.sounds.corpus import CACHE_VARIABLE, Corpus
-from voxlane.server.lab.sounds.speech import Rendition
-from voxlane.server.lab.sounds.voices import Say
 from voxlane.server.lab.summary import Distribution, FlagShare, Summary
-from voxlane.server.lab.values import USER_RATE
 
 pytest_plugins = ["pytester"]
 
@@ -235,34 +229,13 @@ def test_the_marker_and_the_options_are_explained(project: pytest.Pytester) -> N
     run(project, "--help").stdout.fnmatch_lines(["voxlane lab:", "*--lab-url*", "*--lab-dialect*", "*--lab-out*"])
 
 
-WORD_S, GAP_S = 0.25, 0.05
-
-
-@asynccontextmanager
-async def humming() -> AsyncIterator[Say]:
-    """Voices without a model: every word is a hum of 250 ms, and every voice has another pitch for it."""
-
-    async def say(text: str, voice: str) -> Rendition:
-        time_s, gap = np.arange(round(WORD_S * USER_RATE)) / USER_RATE, np.zeros(round(GAP_S * USER_RATE))
-        parts, words, place = [], [], 0
-        for number, word in enumerate(text.split()):
-            at = number * (len(time_s) + len(gap))
-            words.append(SpokenWord(place, place + len(word), at, at + len(time_s)))
-            pitch = 100 + crc32(f"{voice} {word}".encode()) % 120
-            parts += [np.sign(np.sin(2 * np.pi * pitch * time_s)) * 8000, gap]
-            place += len(word) + 1
-        return Rendition(np.concatenate(parts).astype(np.int16), USER_RATE, tuple(words))
-
-    yield say
-
-
 @pytest.fixture
 def hummed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the corpus hold what one call of hard_stop needs, so that no model is loaded."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     (scenario,) = load(["hard_stop"])
     said = [step.wanted for step in plan(scenario, 0) if step.wanted]
-    asyncio.run(Corpus(open_voices=humming).prepare(said))
+    asyncio.run(Corpus(open_voices=hums).prepare(said))
 
 
 @pytest.mark.usefixtures("hummed")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cells import free_port
 from peer import eventually
 from phone_caller import Caller, Message, NoWire, calling
 from phone_systems import SYSTEMS
@@ -355,7 +356,7 @@ async def test_a_line_that_breaks_on_one_side_is_over(serving: Any, where: str) 
 @asynccontextmanager
 async def exchange(serving: Any, **config: Any) -> AsyncIterator[tuple[Any, socket.socket]]:
     """Serve AudioSocket, and connect to it as an exchange with small buffers."""
-    phone = PhoneConfig(**{"voice": "two", "silence_s": 0, "audiosocket": f"127.0.0.1:{_free_port()}", **config})
+    phone = PhoneConfig(**{"voice": "two", "silence_s": 0, "audiosocket": f"127.0.0.1:{free_port()}", **config})
     async with serving(phone=phone) as running:
         listener = running.service.phone.audiosocket
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -368,12 +369,6 @@ async def exchange(serving: Any, **config: Any) -> AsyncIterator[tuple[Any, sock
             await eventually(lambda: len(running.service.sessions))
             yield running, one
         await ended(running)
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 async def received(one: socket.socket) -> bytes:

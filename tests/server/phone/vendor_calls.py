@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cells import free_port
 from peer import eventually
 from phone_caller import PULSE_S, STREAM, TICK_S, Caller, Message, NoWire, Wire
 from phone_systems import STREAM_ID, SYSTEMS, AsteriskCaller, AudioSocketCaller, ExotelCaller, GenesysCaller
@@ -186,7 +187,7 @@ class Call:
 @asynccontextmanager
 async def call(serving: Any, name: str, voice: VoiceConfig | None = None, **config: Any) -> AsyncIterator[Call]:
     """Serve, and ring from a system; at the end nothing may be left, and nothing wrong."""
-    kind, port = SYSTEMS[name], _free_port()
+    kind, port = SYSTEMS[name], free_port()
     options = {"voice": "two", "digits_s": 0.1, "silence_s": 0, "audiosocket": f"127.0.0.1:{port}", **config}
     async with serving(phone=PhoneConfig(**options), voice=voice) as running:
         # As uvloop does it for every connection. Without it the kernel keeps a small message back for up to 40 ms.
@@ -200,12 +201,6 @@ async def call(serving: Any, name: str, voice: VoiceConfig | None = None, **conf
             yield one
         await ended(running)
         assert not caller.wrong
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 async def ended(running: Any) -> None:
@@ -446,7 +441,7 @@ async def _sent(wire: Wire, messages: list[Message]) -> None:
 @EVERY
 async def test_bad_input_ends_a_call_with_one_line(serving: Any, name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "voxlane")
-    kind, port = SYSTEMS[name], _free_port()
+    kind, port = SYSTEMS[name], free_port()
     phone = PhoneConfig(voice="two", digits_s=0.1, silence_s=0, audiosocket=f"127.0.0.1:{port}")
     async with serving(phone=phone) as running:
         url = f"tcp://127.0.0.1:{port}" if kind is AudioSocketCaller else running.url

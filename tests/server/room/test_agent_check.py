@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cells import free_port
 from peer import MANUAL, Peer, eventually
 
 from voxlane.engine.api import StepStats
@@ -19,12 +20,6 @@ from voxlane.server.commands.serve import drain
 from voxlane.server.config import RoomConfig, ServerConfig, StoreConfig, load
 from voxlane.server.errors import ConfigError
 from voxlane.server.room.agent_check import AgentCheck, answer_of
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def asked(port: int) -> str:
