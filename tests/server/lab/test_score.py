@@ -24,9 +24,9 @@ PAIRS = [
     (call.name, line)
     for number, call in enumerate(CALLS)
     for place, line in enumerate(LINES)
-    if SOAK or number % len(LINES) == place
+    if SOAK or (place and number % (len(LINES) - 1) == place - 1)
 ]
-"""Calls and the lines they are recorded over: in a soak every line, else one of them."""
+"""Calls and the lines they are recorded over: in a soak every line, else one of the bad ones."""
 
 
 def judged(call: RecordedCall, line: LineQuality = GOOD_LINE, *, labelled: bool = True) -> ScoredCall:
