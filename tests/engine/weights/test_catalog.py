@@ -48,12 +48,8 @@ def test_the_larger_chat_models_have_a_publisher_and_a_mirror(
     name: str, parameters: int, size: int, parts: int, last: str
 ) -> None:
     model = load_catalog()[name]
-    assert (model.architecture, model.licence, model.parameters, model.size) == (
-        "qwen2",
-        "Apache-2.0",
-        parameters,
-        size,
-    )
+    told = (model.architecture, model.licence, model.parameters, model.size)
+    assert told == ("qwen2", "Apache-2.0", parameters, size)
     (file,) = model.files
     (publisher,), (mirror,) = file.sources, file.mirrors
     assert isinstance(publisher, HubSource)
@@ -77,7 +73,7 @@ def test_sources() -> None:
     assert parse_source("hf:o/r") == HubSource("o/r", None, None)
     assert parse_source("hf:o/r@v1#f.gguf") == HubSource("o/r", "v1", "f.gguf")
     assert parse_source(f"sdist:a==1@{'f' * 64}#a-1/*.bin") == SdistSource("a==1", "f" * 64, "a-1/*.bin")
-    for bad in (
+    bad_sources = [
         "sdist:a==1#m",
         "pypi:a",
         "pypi:a>=1#m",
@@ -86,8 +82,8 @@ def test_sources() -> None:
         "hf:../x",
         "hf:a/b/c",
         "http://a/b",
-        "",
-    ):
+    ]
+    for bad in (*bad_sources, ""):
         with pytest.raises(ValueError, match="is neither"):
             parse_source(bad)
 
