@@ -21,13 +21,15 @@ import pytest
 import uvloop
 from ctrl_c import HEAR_CTRL_C
 from examples import SOAK as IN_SOAK
-from examples import seed_of_today
+from examples import examples, seed_of_today
 from hypothesis import is_hypothesis_test, settings
 from lanes import lane_of, read_lanes
 from xdist.scheduler import LoadScopeScheduling
 
 # Never judge by time: machines are noisy. Where CI is set the examples are fixed, so that a red run is the change's.
-settings.register_profile("voxlane", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI")))
+settings.register_profile(
+    "voxlane", max_examples=examples(100), deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
+)
 settings.load_profile("voxlane")
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported: its kernels then run on the CPU
@@ -48,8 +50,8 @@ ALONE = (
 
 LANES = read_lanes()
 LONG = tuple(beginning for lane in LANES.values() for beginning in lane.long)
-SERVED = ("e2e/test_conversation.py", "e2e/test_openai_client.py")
-"""Files that share the server with real models: one worker runs them all, so that it starts once."""
+TOGETHER = (("browser",), ("e2e/test_conversation.py", "e2e/test_openai_client.py"))
+"""Files that share a server with real models: one worker runs them all, so that it starts once."""
 
 SLOWEST = 10
 """How many files the end of a run names."""
@@ -114,7 +116,8 @@ class _ByServer(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "the server with real models" if file.removeprefix("tests/").startswith(SERVED) else file
+        shared = [files[0] for files in TOGETHER if file.removeprefix("tests/").startswith(files)]
+        return shared[0] if shared else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:

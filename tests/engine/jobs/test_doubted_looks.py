@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from examples import sweep
 from speech_simulation import END, PretendListeningModel, PretendVoicing
 
 from voxlane.engine.api import LISTEN_RATE, Append, EndInput, EngineConfig, ListenParams, Submit, Words
@@ -140,19 +139,18 @@ def whisper() -> Assembly:
 
 
 @pytest.mark.weights
-@pytest.mark.parametrize("live", sweep([True, False]))
+@pytest.mark.soak
+@pytest.mark.parametrize("live", [True, False])
 @pytest.mark.parametrize(
     ("text", "speed"),
-    sweep(
-        [
-            ("Row, row, row your boat.", 1.1),  # with a short window the model writes "row" until it may write no more
-            ("Paris is the capital of France.", 1.0),  # was heard four times
-            ("I love you, I love you.", 1.0),
-            ("Thank you, thank you.", 1.0),
-            ("No, no, no.", 1.0),
-            ("Very, very good.", 1.0),
-        ]
-    ),
+    [
+        ("Row, row, row your boat.", 1.1),  # with a short window the model writes "row" until it may write no more
+        ("Paris is the capital of France.", 1.0),  # was heard four times
+        ("I love you, I love you.", 1.0),
+        ("Thank you, thank you.", 1.0),
+        ("No, no, no.", 1.0),
+        ("Very, very good.", 1.0),
+    ],
 )
 def test_words_are_heard_as_often_as_they_are_said(whisper: Assembly, text: str, speed: float, live: bool) -> None:
     audio, core = spoken(text, speed), whisper.core

@@ -196,6 +196,7 @@ def calls_of(driver: Driver, name: str) -> list[ToolCall]:
 
 
 @pytest.mark.weights
+@pytest.mark.soak
 def test_a_required_call_is_well_formed_whatever_the_luck(driver: Driver) -> None:
     schemas = {"get_weather": WEATHER, "set_timer": TIMER, "hang_up": {"maxProperties": 0}}
     names = [f"r{seed}" for seed in range(8 if SOAK else 3)]

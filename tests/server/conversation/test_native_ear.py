@@ -112,7 +112,7 @@ PARTS = st.lists(
 
 
 @given(PARTS, st.floats(-95, -40), st.integers(0, 1 << 30))
-@settings(max_examples=300 if SOAK else 10, deadline=None)
+@settings(max_examples=300 if SOAK else 5, deadline=None)
 def test_any_scene_is_heard_bit_for_bit_alike(
     voices: list[Floats], parts: list[tuple[int, float, float]], background: float, seed: int
 ) -> None:

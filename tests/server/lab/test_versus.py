@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from examples import sweep
 from lab_voices import humming_corpus
 
 from voxlane.server.lab.compare import compare
@@ -48,7 +49,7 @@ def test_a_slower_server_is_worse_and_only_where_it_is_slower(corpus: Corpus) ->
     assert comparison.only_first == comparison.only_second == 0
 
 
-@pytest.mark.parametrize("at_once", [1, 3])
+@pytest.mark.parametrize("at_once", sweep([3, 1]))
 def test_every_second_pair_is_held_in_the_other_order(corpus: Corpus, at_once: int) -> None:
     told: list[str] = []
     results = both(corpus, told, at_once=at_once, repeat=3)
