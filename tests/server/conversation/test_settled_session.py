@@ -204,7 +204,7 @@ def act(table: Twin, move: tuple[str, int]) -> None:
     table.feed(Tick())
 
 
-SEEDS = 120 if SOAK else 2
+SEEDS = 120 if SOAK else 4
 SPEECH = ConverseModel("lfm2-audio", 4000, 12.5, SAMPLES_PER_CHAR)
 
 
