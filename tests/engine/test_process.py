@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from voxlane.engine import progress
 from voxlane.engine.api import (
     Assembler,
     Cancel,
@@ -21,6 +22,7 @@ from voxlane.engine.api import (
     Pause,
     Ping,
     Pong,
+    ProgressPage,
     StartFailed,
     ToEngine,
     encode,
@@ -160,3 +162,14 @@ def test_a_device_that_never_ends_what_was_queued_is_lost(monkeypatch: pytest.Mo
     watch.start()
     watch.stop()
     assert not watch.done(), "the next has all of its time"
+
+
+def test_an_announced_operation_ends() -> None:
+    page = ProgressPage()
+    progress.show_on(page)
+    try:
+        with progress.allow(5.0):
+            assert page.allowed_s == 5.0
+        assert page.allowed_s == 0.0
+    finally:
+        progress.show_on(ProgressPage())

@@ -168,6 +168,18 @@ def greedy(name: str, text: str, tokens: int, **settings) -> Submit:
     return Submit(name, "complete", text=text, sampling=SamplingParams(max_tokens=tokens, ignore_eos=True), **settings)
 
 
+def test_what_was_swapped_out_comes_back_in_its_order():
+    simulation = Simulation(blocks=8, host_blocks=40, policy="deadline", max_batch=4, prefix_cache=False)
+    simulation.scheduler.resources["chat"].host._free.reverse()  # else the order of the host's blocks is their numbers'
+    moves: list[str] = []
+    simulation.engine.on_move = moves.append
+    for name in "abcd":
+        simulation.send(greedy(name, "ABCDEF", 20))
+    simulation.run()
+    assert "swap_in" in moves
+    assert simulation.texts == dict.fromkeys("abcd", expected_text("ABCDEF", 20))
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "deadline"])
 def test_one_that_was_paused_before_it_started_does_not_block_the_others(policy):
     simulation = Simulation(blocks=12, host_blocks=0, policy=policy)

@@ -235,6 +235,16 @@ def filled(pool: BlockPool, tokens: list[int], salt: str = "") -> BlockTable:
     return table
 
 
+def test_a_rewound_block_is_known_by_what_is_written_now():
+    pool = BlockPool(4, 4, key=b"k")
+    table, held = filled(pool, [1] * 8), [1] * 6 + [2, 2]
+    table.rewind(6)
+    table.append(2)
+    table.seal(held)
+    digest = pool.extend(pool.extend(pool.root(""), held[:4]), held[4:])
+    assert pool.find(digest) == table.blocks[1]
+
+
 def test_a_freed_prefix_is_found_again_until_it_is_evicted():
     pool = BlockPool(4, 4, key=b"k")
     first = list(range(9))

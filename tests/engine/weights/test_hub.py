@@ -145,6 +145,13 @@ def test_two_files_with_the_same_content(hub: FileServer) -> None:
     assert hub.asked(".safetensors") == [f"bytes={CHUNK}-"] * 2  # to the hub, and where it redirects
 
 
+def test_the_token_goes_to_the_hub_only(hub: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    pull(f"hf:{REPO}#model.safetensors")
+    sent = {(one.path.startswith(CDN), one.authorization) for one in hub.log if one.path.endswith(".safetensors")}
+    assert sent == {(False, "Bearer hf_secret"), (True, None)}
+
+
 @pytest.mark.soak
 def test_two_processes_fetch_once(hub: FileServer) -> None:
     children = [start_pull(f"hf:{REPO}") for _ in range(2)]

@@ -73,6 +73,7 @@ def test_cells_have_names_and_ports_of_their_own() -> None:
         ("cell2", 8001, 0),
         ("cell3", 8002, 0),
     ]
+    assert [cell.agent_port for cell in specs_of(ClusterPlan(cells=2, agent_port=9100))] == [9100, 9101]
     assert {cell.host for cell in cells} == {"auto"}
     assert specs_of(ClusterPlan(), local=True)[0].host == "127.0.0.1"
     assert specs_of(ClusterPlan(host="10.0.0.1"), local=True)[0].host == "10.0.0.1"
