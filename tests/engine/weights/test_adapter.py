@@ -14,7 +14,6 @@ import gguf
 import pytest
 import torch
 from checkpoints import CONFIGS, random_tensors, write_checkpoint
-from examples import sweep
 from gguf.constants import GGMLQuantizationType as Kind
 from paged import Pager
 from safetensors.torch import load_file, save_file
@@ -116,7 +115,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", sweep(CASES, here=8))
+@pytest.mark.parametrize("case", CASES)
 def test_logits_are_pefts(case: str, checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
     name, settings = CASES[case]
     wanted = train(checkpoint(name), tmp_path, **settings)
