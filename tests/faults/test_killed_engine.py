@@ -9,7 +9,7 @@ import signal
 from typing import Any
 
 import pytest
-from house import start
+from house import ENGINE_COMMAND, start
 from peer import Peer, eventually, speech
 
 from voxlane.server.engine_client.engine_process import RestartBudget
@@ -36,7 +36,7 @@ async def converse(peer: Peer, chance: random.Random, done: asyncio.Event) -> No
 @pytest.mark.usefixtures("no_leaks")
 async def test_the_engine_is_killed_ten_times() -> None:
     chance = random.Random(7)
-    async with start(restarts=RestartBudget(most=1000, window_s=0.0)) as running:
+    async with start(command=ENGINE_COMMAND, restarts=RestartBudget(most=1000, window_s=0.0)) as running:
         link, metrics = running.service.engine, running.service.metrics
         peers = [await Peer.open(running.url, HELLO) for _ in range(PEOPLE)]
         done = asyncio.Event()

@@ -35,6 +35,11 @@ class SpokenTrack(MediaStreamTrack):
         """Queue floats at 48 kHz behind those that are being said."""
         self._queued = np.concatenate((self._queued, (samples * 32767).astype(np.int16)))
 
+    @property
+    def silent(self) -> bool:
+        """Whether all that was queued has been sent."""
+        return not len(self._queued)
+
     async def recv(self) -> AudioFrame:
         """Return the next 20 ms."""
         await asyncio.sleep(self._began_s + self._sent / RATE - asyncio.get_running_loop().time())
