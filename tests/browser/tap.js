@@ -6,6 +6,7 @@
  */
 (() => {
   const WORKLET = "/tap-worklet.js"; // served by the test
+  const LEAST_HOLD_MS = 100; // a busy page may learn of a hold and of its end at once
   const EVENTS = new Set(["message", "ready", "status", "over", "fault"]);
 
   /** @type {{ context: AudioContext, input: object[], output: object[] } | null} Of the context that came last. */
@@ -18,6 +19,8 @@
   const violations = [];
   /** @type {Map<BaseAudioContext, Promise<void>>} */
   const loading = new Map();
+
+  let held = Promise.resolve();
 
   const connect = AudioNode.prototype.connect;
   AudioNode.prototype.connect = function (target, ...rest) {
@@ -43,11 +46,23 @@
   const post = MessagePort.prototype.postMessage;
   MessagePort.prototype.postMessage = function (message, ...rest) {
     if (message?.do === "duck" && !tap.ducking) return;
-    if (message?.do === "release") note("released", {}); // before it is asked for: the page may be told much later
+    if (message?.do === "release") {
+      void held.then(() => {
+        note("released", {}); // before it is asked for: the page may be told much later
+        post.call(this, message, ...rest);
+      });
+      return;
+    }
     post.call(this, message, ...rest);
     if (message?.do !== "hold") return;
-    // The player answers after it has held: from that position on all is silent.
-    this.addEventListener("message", ({ data }) => data.position && note("stopped", data.position));
+    held = new Promise((over) => {
+      // The player answers after it has held: from that position on all is silent.
+      this.addEventListener("message", ({ data }) => {
+        if (!data.position) return;
+        note("stopped", data.position);
+        setTimeout(over, LEAST_HOLD_MS);
+      });
+    });
     post.call(this, { do: "position" });
   };
 

@@ -105,7 +105,7 @@ def test_a_murmur_holds_and_nothing_is_lost(server: VoiceServer, visit: Any) -> 
     held = slice(stopped.frame - heard.frame + softened, released.frame - heard.frame)
     assert not heard.samples[held].any(), "it was held, and yet played"
     silence = Account(reply, heard.rate).explain(heard.samples)
-    assert silence >= held.stop - held.start  # a busy page may learn of the hold and of its end at once
+    assert silence >= held.stop - held.start > 0
     with pytest.raises(AssertionError, match="does not follow"):  # one sample less would be noticed
         Account(np.delete(reply, np.abs(reply).argmax()), heard.rate).explain(heard.samples)
     print(f"\nheld for {1000 * silence / heard.rate:.0f} ms, and every sample of {len(reply)} was played once")

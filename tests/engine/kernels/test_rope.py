@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from itertools import product
 
 import pytest
 import torch
@@ -62,9 +63,9 @@ def test_native_matches_reference(
 
 def test_values_are_stored_as_they_are(library: ctypes.CDLL, random: torch.Generator) -> None:
     shape = Shape()
-    for kind in KINDS:
+    for kind, write in product(KINDS, (rope_write, rope_write_ref)):
         qkv, place, pages = prepared(shape, kind, random)
-        run(rope_write, shape, qkv, place, pages)
+        run(write, shape, qkv, place, pages)
         v = qkv.view(len(qkv), -1, shape.head_dim)[:, shape.heads + shape.kv_heads :]
         got = written(pages, place, "v")
         if kind is not torch.int8:

@@ -210,8 +210,10 @@ async def test_what_lookup_guessed_is_told_when_it_guessed(serving: Any) -> None
 async def test_what_the_engine_reports_becomes_metrics(serving: Any) -> None:
     async with serving() as server:
         assert await metric(server, "voxlane_engine_phase_seconds_total", phase="forward") == 0
-        await server.chat("hello")
+        usage = (await server.chat("hello")).json()["usage"]
         await wait_for_metric(server, 2, "voxlane_engine_steps_total")
+        for kind, tokens in (("prompt", usage["prompt_tokens"]), ("output", usage["completion_tokens"])):
+            assert await metric(server, "voxlane_tokens_total", kind=kind) == tokens > 0
         assert await metric(server, "voxlane_engine_step_requests_total") == 6
         phases = {"schedule": 0.001, "move": 0.002, "forward": 0.003, "sample": 0.004}
         for phase, seconds in phases.items():

@@ -241,6 +241,20 @@ def test_marks_that_were_never_sent_move_nothing() -> None:
     assert abs(stage.player.position(stage.now) - before) <= RATE * 0.02
 
 
+def test_a_mark_of_discarded_sound_moves_nothing() -> None:
+    stage = Stage(LineTraits("a"))
+    stage.warm_up()
+    stage.say(1, speech(16_000))
+    sent = stage.player.due(stage.now)
+    stage.send(stage.player.hold(stage.now))
+    stage.send(stage.player.release(stage.now))
+    stage.run(0.05)
+    before = stage.player.position(stage.now)
+    for message in sent:
+        stage.player.marked(str(message).removeprefix("mark:"), stage.now)
+    assert stage.player.position(stage.now) == before
+
+
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(["say", "hold", "release", "duck", "drop", "wait"]), st.integers(1, 60)), max_size=25
 )

@@ -556,7 +556,7 @@ def test_a_spoken_reply() -> None:
     response = received[-2]["response"]
     assert response["status"] == "completed"
     assert response["output"][0]["content"] == [{"type": "output_audio", "transcript": "Hi."}]
-    assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (20, 3)
+    assert [response["usage"][f"{part}_tokens"] for part in ("input", "output", "total")] == [20, 3, 23]
     assert response["usage"]["input_token_details"]["cached_tokens"] == 8
 
 

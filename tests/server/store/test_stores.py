@@ -13,7 +13,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from examples import examples
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from redis_server import RedisServer, redis_binary
 
 from voxlane.codecs.extras import install_command
@@ -47,9 +47,16 @@ writes = st.tuples(
     st.sampled_from((False, False, False, True)),
     st.integers(-1, 1),
 )
-claims = st.tuples(st.just("claim"), st.sampled_from(NAMES), st.sampled_from(OWNERS), st.sampled_from(TOKENS))
+claims = st.tuples(
+    st.just("claim"), st.sampled_from(NAMES), st.sampled_from(OWNERS), st.sampled_from(TOKENS), st.booleans()
+)
 waits = st.tuples(st.just("wait"), st.sampled_from((1, 50_000, 100_000)))
 operations = st.lists(writes | claims | waits, max_size=30)
+STALE_FENCE = [
+    ("write", "voice-a", "one", ["t1"], {}, True, False, 0),
+    ("claim", "voice-a", "two", "t1", False),
+    ("claim", "voice-a", "one", "t1", True),
+]
 
 
 async def answers(store: SessionStore, steps: list[tuple[Any, ...]], prefix: str) -> list[object]:
@@ -59,8 +66,9 @@ async def answers(store: SessionStore, steps: list[tuple[Any, ...]], prefix: str
         match step:
             case "wait", waited_ms:
                 now_ms += waited_ms
-            case "claim", name, owner, token:
-                claim = SessionClaim(prefix + name, hash_token(token), owner, now_ms, now_ms + 90_000)
+            case "claim", name, owner, token, fenced:
+                fence = fences[owner] if fenced else 0
+                claim = SessionClaim(prefix + name, hash_token(token), owner, now_ms, now_ms + 90_000, fence=fence)
                 claimed = await store.claim(claim)
                 if claimed is not None:
                     fences[owner] = claimed.fence
@@ -97,6 +105,7 @@ def same_answers(make: Callable[[], SessionStore], steps: list[tuple[Any, ...]],
 
 @pytest.mark.property
 @settings(max_examples=examples(300), deadline=None)
+@example(steps=STALE_FENCE)
 @given(steps=operations)
 def test_sqlite_answers_like_memory(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]) -> None:
     path = tmp_path_factory.mktemp("store") / "talk.sqlite"

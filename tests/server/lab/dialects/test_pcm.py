@@ -114,9 +114,9 @@ def test_paths_go_through_lists_and_escapes() -> None:
 
 
 def test_the_message_of_the_mapping_is_not_changed() -> None:
-    one = client('[send]\nform = "json"\nmessage = { a = { b = "$KEY" } }\naudio = "/a/c"')
+    one = client('[send]\nform = "json"\nmessage = { a = { b = ["$KEY"] } }\naudio = "/a/c"')
     first, second = one.say(ramp(320), 0.0) + one.say(ramp(320, 9), 0.0)
-    assert json.loads(first)["a"] == {"b": KEY, "c": base64.b64encode(ramp(320).tobytes()).decode()}
+    assert json.loads(first)["a"] == {"b": [KEY], "c": base64.b64encode(ramp(320).tobytes()).decode()}
     assert first != second
 
 

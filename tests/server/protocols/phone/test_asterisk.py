@@ -55,13 +55,13 @@ def test_variables_tell_the_token_and_the_numbers() -> None:
     ],
 )
 def test_formats(name: str, frame: int, form: AudioFormat) -> None:
-    for size in (frame, 0):
+    for size in (frame, 2 * frame, 0):
         codec = Asterisk()
         (started,) = codec.read(asterisk_start(name, size))
         assert isinstance(started, CallStarted)
         assert started.input == started.output == form
-        assert len(codec.media(b"\1\2")) == frame
-        assert codec.media(bytes(frame)) == bytes(frame)
+        assert len(codec.media(b"\1\2")) == (size or frame)
+        assert codec.media(bytes(2 * frame)) == bytes(2 * frame)
 
 
 def test_what_asterisk_sends() -> None:

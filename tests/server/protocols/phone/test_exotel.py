@@ -72,6 +72,7 @@ def test_a_piece_of_sound_is_as_large_as_exotel_wants_it(encoding: str, rate: st
     (started,) = codec.read(exotel_start(encoding, rate))
     assert isinstance(started, CallStarted)
     assert started.input == started.output == form
+    assert codec.traits.piece_ms == (200 if form.rate == 8_000 else 100)
     size = form.rate * codec.traits.piece_ms // 1000 * (2 if form.codec == "pcm16" else 1)
     assert size % 320 == 0
     assert size >= (3_200 if form.codec == "pcm16" else 1_600)

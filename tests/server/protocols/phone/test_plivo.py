@@ -94,7 +94,7 @@ def test_a_format_that_is_not_supported() -> None:
         "{X-PH-shop: 5, X-PH-token=ab=c}",
         '{"X-PH-shop": "5", "X-PH-token": "ab=c"}',
         '{"shop": 5, "token": "ab=c"}',
-        {"X-PH-shop": "5", "X-PH-token": "ab=c"},
+        {"x-ph-shop": "5", "X-PH-token": "ab=c"},
         "{'shop': '5', 'token'='ab=c'}",
     ],
 )
