@@ -33,10 +33,10 @@ from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowe
 from voxlane.server.http.middleware import CALLS, HttpMiddleware
 from voxlane.server.http.proxies import TrustedProxies
 from voxlane.server.http.reply import error_response
-from voxlane.server.phone.admission import PHONE_ADDRESS
 from voxlane.server.phone.incoming import AudioSocketListener, answer
 from voxlane.server.protocols.native import NATIVE
 from voxlane.server.protocols.openai_realtime.protocol import REALTIME
+from voxlane.server.protocols.phone.system import PHONE_ADDRESS
 from voxlane.server.room.agent_check import AgentCheck
 from voxlane.server.service import Service
 from voxlane.server.sessions.connection import converse

@@ -27,7 +27,6 @@ from voxlane.server.config import (
     STORE_PASSWORD_VARIABLE,
     WEBHOOK_SECRET_VARIABLE,
     Config,
-    read_phone_keys,
 )
 from voxlane.server.errors import ConfigError, EngineGivenUp, EngineStartFailed, VoxlaneError
 from voxlane.server.service import VERSION
@@ -126,6 +125,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from voxlane.server.cell.messages import Secrets
     from voxlane.server.commands.serve import serve
     from voxlane.server.commands.supervisor import cell_size, serve_cell
+    from voxlane.server.phone.phone_keys import read_phone_keys
 
     config = _config(arguments)
     api_key, chat_key = _key(API_KEY_VARIABLE), _key(CHAT_KEY_VARIABLE)

@@ -15,7 +15,7 @@ import textwrap
 import tomllib
 import typing
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -55,16 +55,6 @@ KEEPER_FAILURES_VARIABLE = "VOXLANE_KEEPER_FAILURES"
 
 TURN_PASSWORD_VARIABLE = "VOXLANE_TURN_PASSWORD"
 """The password of webrtc.ice_username at the relay in webrtc.ice_servers."""
-
-PHONE_KEY_VARIABLES = {
-    "phone": "VOXLANE_PHONE_KEY",
-    "twilio": "VOXLANE_TWILIO_TOKEN",
-    "telnyx": "VOXLANE_TELNYX_KEY",
-    "plivo": "VOXLANE_PLIVO_TOKEN",
-    "vonage": "VOXLANE_VONAGE_SECRET",
-    "genesys": "VOXLANE_GENESYS_SECRET",
-}
-"""The environment variables of PhoneKeys, by its fields."""
 
 _ENDING_S = limits.STOP_SECONDS - limits.DRAIN_SECONDS
 
@@ -423,25 +413,16 @@ class PhoneKeys:
     """The secrets of telephone systems. They come from the environment and are never shown."""
 
     phone: str = dataclasses.field(default="", repr=False)  # our own, for systems that do not sign
-    twilio: str = dataclasses.field(default="", repr=False)  # the auth token; of SignalWire the signing key
-    telnyx: str = dataclasses.field(default="", repr=False)  # the public key, base64
-    plivo: str = dataclasses.field(default="", repr=False)  # the auth token
-    vonage: str = dataclasses.field(default="", repr=False)  # the signature secret
-    genesys: str = dataclasses.field(default="", repr=False)  # the client secret, base64
+    systems: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)  # by the names of the systems
 
     def __bool__(self) -> bool:
-        return any(getattr(self, name) for name in PHONE_KEY_VARIABLES)
+        return bool(self.phone or any(self.systems.values()))
 
 
 def read_keeper_failures(environment: Mapping[str, str]) -> int:
     """Return how often the keeper of this cell has failed; 0 without one."""
     told = environment.get(KEEPER_FAILURES_VARIABLE, "")
     return int(told) if told.isdecimal() else 0
-
-
-def read_phone_keys(read: Callable[[str], str]) -> PhoneKeys:
-    """Return the keys that `read` finds under the names of environment variables."""
-    return PhoneKeys(**{name: read(variable) for name, variable in PHONE_KEY_VARIABLES.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,9 @@ LONG = tuple(beginning for lane in LANES.values() for beginning in lane.long)
 TOGETHER = (("browser",), ("e2e/test_conversation.py", "e2e/test_openai_client.py"))
 """Files that share a server with real models: one worker runs them all, so that it starts once."""
 
+SPLIT = ("server/lab/test_runner.py", "test_every_command.py")
+"""Long files whose tests need little of each other: each worker takes the next test."""
+
 SLOWEST = 10
 """How many files the end of a run names."""
 
@@ -116,6 +119,8 @@ class _ByServer(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if file.removeprefix("tests/") in SPLIT:
+            return nodeid
         shared = [files[0] for files in TOGETHER if file.removeprefix("tests/").startswith(files)]
         return shared[0] if shared else file
 

@@ -1,16 +1,15 @@
-"""POST /v1/phone/twiml, /texml, /plivo and /vonage: what telephone systems are told to do with a call.
+"""POST /v1/phone/twiml, /texml, /plivo …: what telephone systems are told to do with a call.
 
 A system asks when a call comes in: it is told to connect the call to /v1/phone, with a one-time pass. It asks again at
 `…/next` when our part of the call is over: it is told to transfer the call or to hang up. phone/admission.py checks
-that it is the system, because none of them can send an API key; phone/documents.py writes the answers. A dialplan of
-Asterisk asks GET /v1/phone/next, whose answer is a number.
+that it is the system, because none of them can send an API key; each system's file in protocols/phone/ writes its
+answers. A dialplan of Asterisk asks GET /v1/phone/next, whose answer is a number.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
@@ -23,24 +22,11 @@ from voxlane.server.errors import InvalidRequest, VoxlaneError
 from voxlane.server.http.body import parse_json, pieces_of
 from voxlane.server.http.middleware import check_page
 from voxlane.server.log import line, masked
-from voxlane.server.phone.admission import PHONE_ADDRESS, PhoneAdmission, WebhookRequest
-from voxlane.server.phone.documents import (
-    Document,
-    StreamOrder,
-    ncco,
-    ncco_busy,
-    ncco_next,
-    plivo_busy,
-    plivo_next,
-    plivo_xml,
-    texml,
-    twiml,
-    twiml_busy,
-    twiml_next,
-)
-from voxlane.server.phone.passes import NextStep
-from voxlane.server.phone.signatures import Pairs
+from voxlane.server.phone.admission import PhoneAdmission, WebhookRequest
+from voxlane.server.protocols.phone.documents import Document, Documents, StreamOrder
 from voxlane.server.protocols.phone.line_events import CallFacts
+from voxlane.server.protocols.phone.signing import Pairs
+from voxlane.server.protocols.phone.systems import DOCUMENTS, NEXT_ADDRESS
 
 logger = logging.getLogger(__name__)
 
@@ -51,67 +37,18 @@ FORM = "application/x-www-form-urlencoded"
 FORM_FIELDS = 256
 """Fields of a form or a query."""
 
-NEXT_ADDRESS = f"{PHONE_ADDRESS}/next"
-"""Where a dialplan asks what follows after a call."""
-
-ENDED = frozenset({"completed", "disconnected", "unanswered", "failed", "rejected", "busy", "timeout", "cancelled"})
-"""States in which Vonage's connection to us is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerFields:
-    """The names of the fields that say which call it is."""
-
-    call_id: str
-    caller: str
-    called: str
-
-
-@dataclass(frozen=True, slots=True)
-class TelephoneSystem:
-    """A telephone system that asks for documents."""
-
-    name: str
-    path: str
-    fields: AnswerFields
-    answer: Callable[[StreamOrder], Document]
-    busy: Callable[[], Document]
-    follow_up: Callable[[NextStep | None], Document]
-
-
-SYSTEMS = (
-    TelephoneSystem(
-        "twilio", f"{PHONE_ADDRESS}/twiml", AnswerFields("CallSid", "From", "To"), twiml, twiml_busy, twiml_next
-    ),
-    TelephoneSystem(
-        "telnyx", f"{PHONE_ADDRESS}/texml", AnswerFields("CallSid", "From", "To"), texml, twiml_busy, twiml_next
-    ),
-    TelephoneSystem(
-        "plivo", f"{PHONE_ADDRESS}/plivo", AnswerFields("CallUUID", "From", "To"), plivo_xml, plivo_busy, plivo_next
-    ),
-    # Vonage's connection to us is a call of its own: the conversation is what both have in common.
-    TelephoneSystem(
-        "vonage",
-        f"{PHONE_ADDRESS}/vonage",
-        AnswerFields("conversation_uuid", "from", "to"),
-        ncco,
-        ncco_busy,
-        ncco_next,
-    ),
-)
-
 
 def phone_routes(
     config: Config, admission: PhoneAdmission, check_place: Callable[[], None] = lambda: None
 ) -> list[Route]:
     """Return the routes of the documents; `check_place` raises the error with which another call would be refused."""
     routes: list[Route] = []
-    for system in SYSTEMS:
-        endpoint = _Endpoint(config, admission, system, check_place)
-        routes.append(Route(system.path, endpoint.answer, methods=["POST"]))
-        routes.append(Route(f"{system.path}/next", endpoint.follow_up, methods=["POST"]))
-        if system.name == "vonage":  # its default is GET
-            routes.append(Route(system.path, endpoint.answer, methods=["GET"]))
+    for system, documents in DOCUMENTS.items():
+        endpoint = _Endpoint(config, admission, system, documents, check_place)
+        methods = (["POST"], ["GET"]) if documents.by_get else (["POST"],)
+        routes += [Route(documents.path, endpoint.answer, methods=one) for one in methods]
+        if documents.follow_up is not None:
+            routes.append(Route(f"{documents.path}/next", endpoint.follow_up, methods=["POST"]))
     plain = _PlainFollowUp(config, admission)
     return [*routes, Route(NEXT_ADDRESS, plain.follow_up, methods=["GET"])]
 
@@ -140,47 +77,56 @@ class _Endpoint:
     """The two requests of one telephone system."""
 
     def __init__(
-        self, config: Config, admission: PhoneAdmission, system: TelephoneSystem, check_place: Callable[[], None]
+        self,
+        config: Config,
+        admission: PhoneAdmission,
+        system: str,
+        documents: Documents,
+        check_place: Callable[[], None],
     ) -> None:
         self._config = config
         self._admission = admission
         self._system = system
+        self._documents = documents
         self._check_place = check_place
 
     async def answer(self, request: Request) -> Response:
         """Answer the request that a call has come in; a server that cannot take it lets the line be busy."""
         webhook, values = await self._read(request)
-        self._admission.check_request(self._system.name, webhook)
+        self._admission.check_request(self._system, webhook)
+        if not self._documents.announces(values):
+            return Response(status_code=204)
         facts = self._facts(values)
         try:
             self._check_place()
         except VoxlaneError as error:
             logger.info(line("call refused", system=facts.system, code=error.code, detail=error.detail or None))
-            return _response(self._system.busy())
+            return _response(self._documents.busy())
         order = StreamOrder(
             self._admission.stream_url(request),
             self._admission.passes.issue(facts),
-            self._admission.next_url(request, f"{self._system.path}/next", facts.call_id),
+            self._admission.next_url(request, f"{self._documents.path}/next", facts.call_id),
             facts.called,
         )
         logger.info(line("call announced", system=facts.system, caller=masked(facts.caller) or None))
-        return _response(self._system.answer(order))
+        return _response(self._documents.answer(order))
 
     async def follow_up(self, request: Request) -> Response:
         """Answer the request what follows after a call."""
         webhook, values = await self._read(request)
         facts = self._facts(values)
-        self._admission.check_request(self._system.name, webhook, facts.call_id)
-        if self._system.name == "vonage" and values.get("status") not in ENDED:
-            return Response(status_code=204)  # a document would replace the one that is being followed
+        self._admission.check_request(self._system, webhook, facts.call_id)
+        if not self._documents.is_over(values):
+            return Response(status_code=204)
         step = self._admission.next_steps.take(facts.call_id)
         transferred = None if step is None else masked(step.target)
         logger.info(line("call follow-up", system=facts.system, transferred=transferred))
-        return _response(self._system.follow_up(step))
+        assert self._documents.follow_up is not None
+        return _response(self._documents.follow_up(step))
 
     async def _read(self, request: Request) -> tuple[WebhookRequest, Mapping[str, str]]:
         """Return the request and its fields; one that shows neither signature nor token is refused unread."""
-        self._admission.check_unread(self._system.name, request)
+        self._admission.check_unread(self._system, request)
         if self._admission.is_open(request):
             check_page(request.scope, self._config, with_key=False)
         pieces = [piece async for piece in pieces_of(request, BODY_BYTES, self._config.limits.body_s)]
@@ -190,15 +136,15 @@ class _Endpoint:
         if request.method == "GET":
             values = dict(request.query_params)
         else:
-            values = dict(form) if self._system.name != "vonage" else _object(body)
+            values = _object(body) if self._documents.as_json else dict(form)
         return WebhookRequest(request, request.method, form, body), values
 
     def _facts(self, values: Mapping[str, str]) -> CallFacts:
-        names = self._system.fields
+        names = self._documents.fields
         call_id, caller, called = (
             values.get(name, "")[: limits.NAME_CHARACTERS] for name in (names.call_id, names.caller, names.called)
         )
-        return CallFacts(self._system.name, call_id, caller, called)
+        return CallFacts(self._system, call_id, caller, called)
 
 
 def _form(body: bytes) -> Pairs:
@@ -209,11 +155,14 @@ def _form(body: bytes) -> Pairs:
 
 
 def _object(body: bytes) -> dict[str, str]:
-    """Return the texts of a JSON object."""
+    """Return the texts of a JSON object, and of the objects in it under names with a dot."""
     value = parse_json(body) if body else {}
     if not isinstance(value, dict):
         raise InvalidRequest("The body must be a JSON object.")
-    return {name: one for name, one in value.items() if isinstance(one, str)}
+    inner = {
+        f"{name}.{key}": one for name, part in value.items() if isinstance(part, dict) for key, one in part.items()
+    }
+    return {name: one for name, one in (value | inner).items() if isinstance(one, str)}
 
 
 def _response(document: Document) -> Response:

@@ -22,6 +22,7 @@ from voxlane.server.http.proxies import FORWARDED
 from voxlane.server.http.reply import error_response
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
+from voxlane.server.protocols.phone.systems import DOCUMENT_ADDRESSES
 from voxlane.server.tenants.accounts import Account, Tenants
 
 logger = logging.getLogger(__name__)
@@ -32,20 +33,12 @@ CLIENT_GONE = 499
 CLOSE = (b"connection", b"close")
 """The header of an answer after which the connection is closed."""
 
-WEBHOOKS = frozenset(
-    {
-        "/v1/phone/twiml", "/v1/phone/twiml/next", "/v1/phone/texml", "/v1/phone/texml/next",
-        "/v1/phone/plivo", "/v1/phone/plivo/next", "/v1/phone/vonage", "/v1/phone/vonage/next", "/v1/phone/next",
-    }
-)  # fmt: skip
-"""Requests of telephone systems, which cannot send our key: api/phone.py checks them."""
-
 CALLS = "/v1/realtime/calls"
 """Requests that may bring a client secret instead of a key: api/calls.py checks them."""
 
 _ACCOUNT = "voxlane.account"
 
-_ROUTES = WEBHOOKS | frozenset(
+_ROUTES = DOCUMENT_ADDRESSES | frozenset(
     {
         "/", "/livez", "/readyz", "/healthz", "/metrics", "/openapi.json", "/docs", "/v1/models",
         "/v1/chat/completions", "/v1/audio/transcriptions", "/v1/audio/speech", "/v1/audio/voices",
@@ -166,7 +159,7 @@ class _Visit:
             if self._full and self._scope["path"] not in _LOOKING_AFTER:
                 raise TooManyConnections(detail=self._full)
             path: str = self._scope["path"]
-            if path.startswith("/v1/") and path not in WEBHOOKS:
+            if path.startswith("/v1/") and path not in DOCUMENT_ADDRESSES:  # api/phone.py checks
                 check_page(self._scope, self._config, with_key=self._tenants.key_needed)
                 if path != CALLS and not path.startswith(f"{CALLS}/"):
                     charge(self._scope, self._metrics, check_key(self._scope, self._tenants))

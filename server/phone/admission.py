@@ -1,6 +1,6 @@
 """Decides which calls and which requests of telephone systems are served, before any of their sound is read.
 
-A call shows one of these: Twilio's or Genesys' signature on its handshake; a one-time pass or the phone key, in the
+A call shows one of these: its system's signature on its handshake; a one-time pass or the phone key, in the
 handshake or with its start. A request for a document shows the signature of its system, or the phone key. On a server
 that has no key at all and is not reachable from outside, neither needs anything.
 """
@@ -11,39 +11,22 @@ import base64
 import ipaddress
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
-from voxlane.codecs.extras import install_command
 from voxlane.server.auth import host_allowed, is_loopback, origin_allowed
-from voxlane.server.config import PHONE_KEY_VARIABLES, Config, PhoneKeys, phone_networks
-from voxlane.server.errors import ConfigError, Forbidden, InvalidRequest, Unauthorized
+from voxlane.server.config import Config, PhoneKeys, phone_networks
+from voxlane.server.errors import Forbidden, InvalidRequest, Unauthorized
 from voxlane.server.phone.passes import NextSteps, Passes, SeenSignatures
-from voxlane.server.phone.signatures import (
-    CryptographyMissing,
-    Pairs,
-    check_cryptography,
-    genesys_nonce,
-    genesys_secret_is_usable,
-    plivo_signed,
-    same_text,
-    telnyx_key,
-    telnyx_signed,
-    twilio_signed,
-    vonage_signed,
-)
 from voxlane.server.protocols.phone.line_events import CallFacts
+from voxlane.server.protocols.phone.signing import Pairs, SignedRequest, Signing, bearer, same_text
+from voxlane.server.protocols.phone.system import PHONE_ADDRESS
+from voxlane.server.protocols.phone.systems import SYSTEMS
 from voxlane.server.tenants.accounts import Account, Tenants
 
-PHONE_ADDRESS = "/v1/phone"
-"""Where telephone systems connect their calls."""
-
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
-_PLIVO_NONCE = "x-plivo-signature-v3-nonce"
-_TWILIO_SIGNATURES = ("x-twilio-signature", "x-signalwire-signature")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +77,7 @@ class PhoneAdmission:
         """Return the result of a WebSocket's handshake, or raise the error that refuses it."""
         self.check_source(_address(connection))
         self._check_origin(connection)
-        if self._signed_by_twilio(connection) or self._signed_by_genesys(connection):
+        if self._is_signed_handshake(connection):
             return LineAdmission(keyed=True)
         is_open = self.is_open(connection)
         token = _offered_token(connection)
@@ -142,38 +125,26 @@ class PhoneAdmission:
         if not origin_allowed(headers.get("origin"), headers.get("host", ""), allowed, with_key=self._is_protected):
             raise Forbidden("Pages of this origin may not connect: see voice.origins.")
 
-    def _signed_by_twilio(self, connection: HTTPConnection) -> bool:
-        """Return whether Twilio has signed the handshake; raise Forbidden if the signature is wrong."""
-        signature = _first(connection.headers, _TWILIO_SIGNATURES)
-        if not signature or not self._keys.twilio:
-            return False
-        # Twilio drops the query of a stream's URL before it signs and connects.
-        url, settings = self.stream_url(connection), _twilio_settings(connection.headers)
-        if not twilio_signed(self._keys.twilio, url, signature, settings=settings):
-            raise Forbidden("The signature of the handshake is wrong: see phone.public_url.")
-        return True
-
-    def _signed_by_genesys(self, connection: HTTPConnection) -> bool:
-        """Return whether Genesys has signed the handshake; raise an error if it should have."""
-        headers = _joined(connection)
-        if not self._keys.genesys or "audiohook-session-id" not in headers:
-            return False
-        if not self._is_phone_key(headers.get("x-api-key", "")):
-            raise Unauthorized("The API key of the handshake is wrong: see VOXLANE_PHONE_KEY.")
-        split = urlsplit(self._url(connection, connection.scope["path"]))
-        query = _query(connection)
-        target = f"{split.path}?{query}" if query else split.path
-        nonce = genesys_nonce(self._keys.genesys, headers, target, split.netloc, self._clock())
-        if not nonce or not self._seen.is_first(f"genesys {nonce}"):
-            raise Forbidden("The signature of the handshake is wrong or was used before: see phone.public_url.")
-        return True
+    def _is_signed_handshake(self, connection: HTTPConnection) -> bool:
+        """Return whether a system has signed the handshake; raise an error if it should have."""
+        handshake = self._as_signed(connection, "GET", self.stream_url(connection))
+        for system in SYSTEMS.values():
+            signing, key = system.handshakes, self._keys.systems.get(system.name, "")
+            if signing and key and signing.shown(handshake.headers):
+                if signing.with_phone_key and not self._is_phone_key(handshake.headers.get("x-api-key", "")):
+                    raise Unauthorized("The API key of the handshake is wrong: see VOXLANE_PHONE_KEY.")
+                mark = signing.mark(key, handshake, self._clock())
+                if not mark or (signing.once and not self._seen.is_first(f"{system.name} {mark}")):
+                    raise Forbidden("The signature of the handshake is wrong or was used before: see phone.public_url.")
+                return True
+        return False
 
     # ---- requests for documents
 
     def check_unread(self, system: str, connection: HTTPConnection) -> None:
         """Raise Forbidden for a request that shows nothing at all, before its body is read."""
         query = connection.query_params
-        shown = self._signature_of(system, connection.headers) or query.get("token") or query.get("ticket")
+        shown = self._signing(system, connection) or query.get("token") or query.get("ticket")
         if not shown and not self.is_open(connection):
             raise Forbidden("The request is not signed, and it has no token: see phone.public_url.")
 
@@ -183,12 +154,13 @@ class PhoneAdmission:
         `call_id` is the call that has ended, where the request asks what follows.
         """
         connection = request.connection
-        signature = self._signature_of(system, connection.headers)
-        if signature:
-            if not self._is_signed(system, signature, request):
+        signing = self._signing(system, connection)
+        if signing is not None:
+            url = self._url(connection, connection.scope["path"])
+            signed = self._as_signed(connection, request.method, url, request.form, request.body)
+            mark = signing.mark(self._keys.systems[system], signed, self._clock())
+            if not mark:
                 raise Forbidden("The signature of the request is wrong: see phone.public_url.")
-            # Plivo's header may hold other signatures beside the right one; its nonce is signed, and there is one.
-            mark = connection.headers.get(_PLIVO_NONCE, "") if system == "plivo" else signature
             if not self._seen.is_first(f"{system} {mark}"):
                 raise Forbidden("The request was served before.")
             return
@@ -201,37 +173,20 @@ class PhoneAdmission:
         if not self.is_open(connection):
             raise Forbidden("The request is not signed, and its token is wrong: see VOXLANE_PHONE_KEY.")
 
-    def _signature_of(self, system: str, headers: Mapping[str, str]) -> str:
-        """Return the signature on a request, "" if there is none or we have no key to check it."""
-        match system:
-            case "twilio" if self._keys.twilio:
-                return _first(headers, _TWILIO_SIGNATURES)
-            case "telnyx" if self._keys.telnyx:
-                return headers.get("telnyx-signature-ed25519", "")
-            case "plivo" if self._keys.plivo:
-                return headers.get("x-plivo-signature-v3", "")
-            case "vonage" if self._keys.vonage:
-                return _bearer(headers)
-        return ""
+    def _signing(self, system: str, connection: HTTPConnection) -> Signing | None:
+        """Return how a request is signed; None if it is not, or we have no key to check it."""
+        known = SYSTEMS[system].requests if self._keys.systems.get(system) else None
+        return known if known is not None and known.shown(connection.headers) else None
 
-    def _is_signed(self, system: str, signature: str, request: WebhookRequest) -> bool:
-        connection, keys = request.connection, self._keys
-        headers, query = connection.headers, _query(connection)
-        url = self._url(connection, connection.scope["path"]) + (f"?{query}" if query else "")
-        match system:
-            case "twilio":
-                body = b"" if request.form else request.body
-                settings = _twilio_settings(headers)
-                return twilio_signed(keys.twilio, url, signature, request.form, body=body, settings=settings)
-            case "telnyx":
-                sent_at = headers.get("telnyx-timestamp", "")
-                return telnyx_signed(keys.telnyx, sent_at, signature, request.body, self._clock())
-            case "plivo":
-                nonce = headers.get(_PLIVO_NONCE, "")
-                return plivo_signed(keys.plivo, request.method, url, nonce, signature, request.form)
-            case _:
-                pairs = connection.query_params.multi_items()
-                return vonage_signed(keys.vonage, signature, self._clock(), body=request.body, query=pairs)
+    def _as_signed(
+        self, connection: HTTPConnection, method: str, url: str, form: Pairs = (), body: bytes = b""
+    ) -> SignedRequest:
+        """Return a request with its query as a system may have signed it."""
+        query = connection.scope.get("query_string", b"").decode("latin-1")
+        # Repeated headers are joined, as HTTP message signatures have them.
+        headers = {name: ", ".join(map(str.strip, connection.headers.getlist(name))) for name in connection.headers}
+        pairs = connection.query_params.multi_items()
+        return SignedRequest(method, f"{url}?{query}" if query else url, headers, pairs, form, body)
 
     # ---- addresses
 
@@ -274,33 +229,7 @@ class PhoneAdmission:
 
     def _account(self, connection: HTTPConnection) -> Account | None:
         """Return the tenant of an API key, which is only taken where every other client sends it."""
-        return self._tenants.find(_bearer(connection.headers))
-
-
-def check_keys(config: Config, keys: PhoneKeys, tenants: Tenants) -> None:
-    """Raise ConfigError for telephone keys that cannot be used, or that do not go with the configuration."""
-    public_url = config.phone.public_url
-    for name in ("twilio", "telnyx", "plivo", "vonage"):
-        if getattr(keys, name) and not public_url:
-            raise ConfigError(f"phone.public_url must be given with {PHONE_KEY_VARIABLES[name]}")
-    if public_url and not keys and not tenants.key_needed and not config.server.open:
-        names = ", ".join(PHONE_KEY_VARIABLES.values())
-        raise ConfigError(f"phone.public_url is given: one of {names} must be set, or anybody could ring")
-    if keys.telnyx:
-        variable = PHONE_KEY_VARIABLES["telnyx"]
-        try:
-            telnyx_key(keys.telnyx)
-            check_cryptography()
-        except ValueError as error:
-            raise ConfigError(f"{variable}: the public key is the base64 of 32 bytes, as Telnyx shows it") from error
-        except CryptographyMissing as error:
-            raise ConfigError(f"{variable} needs the package cryptography: {install_command('phone')}") from error
-    if keys.genesys and not genesys_secret_is_usable(keys.genesys):
-        raise ConfigError(f"{PHONE_KEY_VARIABLES['genesys']}: the client secret is base64, as Genesys has it")
-    if keys.genesys and not keys.phone:
-        raise ConfigError(
-            f"{PHONE_KEY_VARIABLES['genesys']} needs {PHONE_KEY_VARIABLES['phone']}: the API key that Genesys sends"
-        )
+        return self._tenants.find(bearer(connection.headers))
 
 
 def _completed(facts: CallFacts, known: CallFacts | None) -> CallFacts:
@@ -319,12 +248,7 @@ def _offered_token(connection: HTTPConnection) -> str:
     """Return the token of a handshake: a bearer token, a password, an API key or `token` in the query; "" if none."""
     headers = connection.headers
     password = _password(headers.get("authorization", ""))
-    return _bearer(headers) or password or headers.get("x-api-key", "") or connection.query_params.get("token", "")
-
-
-def _bearer(headers: Mapping[str, str]) -> str:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    return bearer(headers) or password or headers.get("x-api-key", "") or connection.query_params.get("token", "")
 
 
 def _password(authorization: str) -> str:
@@ -336,24 +260,6 @@ def _password(authorization: str) -> str:
         return base64.b64decode(pair.strip(), validate=True).decode().partition(":")[2]
     except ValueError:  # not base64, or not UTF-8
         return ""
-
-
-def _twilio_settings(headers: Mapping[str, str]) -> str:
-    return headers.get("x-twilio-webhooks-signature-settings", "")
-
-
-def _first(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
-    return next((headers[name] for name in names if headers.get(name)), "")
-
-
-def _joined(connection: HTTPConnection) -> dict[str, str]:
-    """Return the headers in lower case, repeated ones joined, as HTTP message signatures have them."""
-    return {name: ", ".join(map(str.strip, connection.headers.getlist(name))) for name in connection.headers}
-
-
-def _query(connection: HTTPConnection) -> str:
-    query: bytes = connection.scope.get("query_string", b"")
-    return query.decode("latin-1")
 
 
 def _address(connection: HTTPConnection) -> str:

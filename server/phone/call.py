@@ -308,7 +308,7 @@ class PhoneCall:
         """Begin the conversation."""
         assert self._codec is not None
         self._facts = started.facts
-        self._tools = self._phone.tools(started.facts.system)
+        self._tools = self._phone.tools(transfers=self._codec.traits.asks_next)
         phone, registry = self._phone, self._phone.registry
         defaults = registry.offer.defaults
         config = replace(

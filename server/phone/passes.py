@@ -11,11 +11,11 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from msgspec import msgpack
 
+from voxlane.server.protocols.phone.documents import NextStep
 from voxlane.server.protocols.phone.line_events import CallFacts
 from voxlane.server.store.notes import SharedNotes
 
@@ -132,14 +132,6 @@ class Passes:
         """Return what is known about the call of a pass, once; None if there is no such pass any more."""
         # Looked up by hash, so that the time it takes reveals nothing about existing passes.
         return self._calls.take(_hashed(token))
-
-
-@dataclass(frozen=True, slots=True)
-class NextStep:
-    """What a telephone system does with a caller when our part of the call is over."""
-
-    target: str  # the number or SIP address to connect the caller with
-    called: str = ""  # the number that was called: it is shown to the target
 
 
 class NextSteps:

@@ -9,9 +9,10 @@ from voxlane.server.cell.seat import CellSeat
 from voxlane.server.config import Config, PhoneKeys, socket_address, transfer_targets
 from voxlane.server.errors import ConfigError, VoxlaneError
 from voxlane.server.metrics import Metrics
-from voxlane.server.phone.admission import PhoneAdmission, check_keys
+from voxlane.server.phone.admission import PhoneAdmission
 from voxlane.server.phone.call_tools import CallTools, CustomerTool
 from voxlane.server.phone.passes import NextSteps, Passes, SeenSignatures
+from voxlane.server.phone.phone_keys import check_keys
 from voxlane.server.phone.tool_file import read_tools
 from voxlane.server.phone.tool_webhook import FAILED, ToolWebhook
 from voxlane.server.protocols.phone.line_events import CallFacts
@@ -19,9 +20,6 @@ from voxlane.server.sessions.offer import dated
 from voxlane.server.sessions.registry import SessionRegistry
 from voxlane.server.store.notes import SharedNotes
 from voxlane.server.tenants.accounts import Tenants
-
-TRANSFERRING = frozenset({"twilio", "telnyx", "plivo", "vonage", "asterisk", "audiosocket"})
-"""Telephone systems that ask what follows after a call: by their documents, or by their dialplan."""
 
 
 class PhoneService:
@@ -61,9 +59,9 @@ class PhoneService:
             customer=self._customer_tools,
         )
 
-    def tools(self, system: str) -> CallTools:
-        """Return the tools of a call: a transfer is offered where the telephone system asks what follows."""
-        return self._tools if system in TRANSFERRING else self._tools_here
+    def tools(self, *, transfers: bool) -> CallTools:
+        """Return the tools of a call."""
+        return self._tools if transfers else self._tools_here
 
     @property
     def instructions(self) -> str:

@@ -219,23 +219,6 @@ def test_what_can_be_said_about_telephones(tmp_path: Path) -> None:
     }
 
 
-def test_telephone_keys_are_read_by_their_names_and_never_shown() -> None:
-    asked: list[str] = []
-
-    def read(variable: str) -> str:
-        asked.append(variable)
-        return f"secret of {variable}"
-
-    found = configuration.read_phone_keys(read)
-    assert found.vonage == "secret of VOXLANE_VONAGE_SECRET"
-    assert asked == list(configuration.PHONE_KEY_VARIABLES.values())
-    assert {field.name for field in dataclasses.fields(found)} == set(configuration.PHONE_KEY_VARIABLES)
-    assert "secret" not in f"{found!r} {found} {[found]}"
-    assert found
-    assert not configuration.PhoneKeys()
-    assert configuration.PhoneKeys(genesys="x")
-
-
 def test_every_number_has_a_range_that_holds_its_default() -> None:
     for key, hint in leaves():
         if hint in (int, float):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from voxlane.server.api.phone import NEXT_ADDRESS, SYSTEMS, TelephoneSystem
 from voxlane.server.api.reference.parts import (
     FORM,
     JSON,
@@ -17,20 +16,18 @@ from voxlane.server.api.reference.parts import (
     string,
 )
 from voxlane.server.errors import Forbidden, InvalidRequest, RequestTimeout, TooLarge, TooManyConnections
-from voxlane.server.phone.documents import XML
+from voxlane.server.protocols.phone.documents import XML, Documents
+from voxlane.server.protocols.phone.systems import DOCUMENTS, NEXT_ADDRESS
 
 _ERRORS = (InvalidRequest, Forbidden, RequestTimeout, TooLarge, TooManyConnections)
 
 _CHECKED = """No API key: the request carries the system's signature, or `?token=` with the server's phone key. It is
 served once. Without any key, a server that only its own machine can reach serves every request."""
 
-_TITLES = {"twilio": "Twilio and SignalWire", "telnyx": "Telnyx", "plivo": "Plivo", "vonage": "Vonage"}
-_DOCUMENTS = {"twilio": "TwiML", "telnyx": "TeXML", "plivo": "Plivo XML", "vonage": "NCCO"}
-
 
 def paths(facts: Facts) -> Schema:
     """Return the endpoints."""
-    found = {path: item for system in SYSTEMS for path, item in _paths(system).items()}
+    found = {path: item for name, one in DOCUMENTS.items() for path, item in _paths(name.capitalize(), one).items()}
     return found | {NEXT_ADDRESS: {"get": _plain_follow_up()}}
 
 
@@ -51,60 +48,85 @@ def _plain_follow_up() -> Schema:
 
 def schemas(facts: Facts) -> dict[str, Schema]:
     """Return the schemas of requests: the fields that are used. Others are ignored."""
-    return {name: schema for system in SYSTEMS for name, schema in _schemas(system).items()}
+    return {key: schema for name, one in DOCUMENTS.items() for key, schema in _schemas(name.capitalize(), one).items()}
 
 
-def _schemas(system: TelephoneSystem) -> dict[str, Schema]:
-    names = system.fields
-    announced = {
-        names.call_id: string("Which call."),
-        names.caller: string("The number that calls."),
-        names.called: string("The number that was called."),
-    }
-    ended = {names.call_id: announced[names.call_id]}
-    if system.name == "vonage":
+def _schemas(name: str, documents: Documents) -> dict[str, Schema]:
+    names = documents.fields
+    announced = _record(
+        {
+            names.call_id: string("Which call."),
+            names.caller: string("The number that calls."),
+            names.called: string("The number that was called."),
+        }
+    )
+    if documents.follow_up is None:
+        return {f"{name}Call": announced}
+    ended = {names.call_id: string("Which call.")}
+    if documents.by_get:
         ended["status"] = string("How the connection to us is; other states than an end are answered with 204.")
-    name = system.name.capitalize()
-    return {
-        f"{name}Call": record(announced, optional=announced),
-        f"{name}CallEnd": record(ended, optional=ended),
-    }
+    return {f"{name}Call": announced, f"{name}CallEnd": _record(ended)}
 
 
-def _paths(system: TelephoneSystem) -> Schema:
-    title, kind, names = _TITLES[system.name], _DOCUMENTS[system.name], system.fields
-    schema = listing({"type": "object"}) if system.name == "vonage" else string()
-    sent = JSON if system.name == "vonage" else FORM
-    document = answer(f"The {kind}.", **{JSON if system.name == "vonage" else XML: media(schema)})
-    name = system.name.capitalize()
-    call = {names.call_id: "CA0123456789", names.caller: "+4917012345678", names.called: "+4930123456"}
+def _record(fields: dict[str, Schema]) -> Schema:
+    """Return an object of these fields; a dot leads into an object."""
+    inner = {name.partition(".")[0]: name.partition(".")[2] for name in fields if "." in name}
+    flat = {name: one for name, one in fields.items() if "." not in name}
+    flat |= {name: _record({rest: fields[f"{name}.{rest}"]}) for name, rest in inner.items()}
+    return record(flat, optional=flat)
+
+
+def _paths(name: str, documents: Documents) -> Schema:
+    kind, names = documents.kind, documents.fields
+    document = answer(
+        f"The {kind}.",
+        **({JSON: media(listing({"type": "object"}))} if documents.as_json else {XML: media(string())}),
+    )
+    sent = JSON if documents.as_json else FORM
+    call = _example({names.call_id: "CA0123456789", names.caller: "+4917012345678", names.called: "+4930123456"})
     announced = operation(
         f"answer{name}",
         "Telephone",
-        f"Answers a call of {title}",
+        f"Answers a call of {documents.title}",
         f"The {kind} connects the call to `/v1/phone`, with a pass that is valid once, for a minute. {_CHECKED}",
         {"200": document},
         _ERRORS,
         public=True,
         request=request_body(sent, f"{name}Call", {"A call": call}),
     )
-    end = {names.call_id: "CA0123456789"} | ({"status": "completed"} if system.name == "vonage" else {})
+    found: Schema = {documents.path: {"post": announced}}
+    if documents.by_get:
+        read = {key: value for key, value in announced.items() if key != "requestBody"}
+        told = f"The same, with the fields in the query, as {name} asks by default. {_CHECKED}"
+        found[documents.path]["get"] = read | {"operationId": f"answer{name}ByGet", "description": told}
+    if documents.follow_up is not None:
+        found[f"{documents.path}/next"] = {"post": _follow_up(name, documents, document)}
+    return found
+
+
+def _follow_up(name: str, documents: Documents, document: Schema) -> Schema:
+    end = {documents.fields.call_id: "CA0123456789"} | ({"status": "completed"} if documents.by_get else {})
     answers = {"200": document}
-    if system.name == "vonage":
+    if documents.by_get:
         answers["204"] = answer("Nothing to do yet.")
-    ended = operation(
+    return operation(
         f"follow{name}",
         "Telephone",
-        f"Says what follows after a call of {title}",
-        f"The {kind} transfers the call if the assistant has decided so, else it hangs up. {_CHECKED}",
+        f"Says what follows after a call of {documents.title}",
+        f"The {documents.kind} transfers the call if the assistant has decided so, else it hangs up. {_CHECKED}",
         answers,
         _ERRORS,
         public=True,
-        request=request_body(sent, f"{name}CallEnd", {"A call that is over": end}),
+        request=request_body(JSON if documents.as_json else FORM, f"{name}CallEnd", {"A call that is over": end}),
     )
-    found: Schema = {system.path: {"post": announced}, f"{system.path}/next": {"post": ended}}
-    if system.name == "vonage":
-        read = {key: value for key, value in announced.items() if key != "requestBody"}
-        told = "The same, with the fields in the query, as Vonage asks by default. " + _CHECKED
-        found[system.path]["get"] = read | {"operationId": "answerVonageByGet", "description": told}
+
+
+def _example(fields: dict[str, str]) -> Schema:
+    found: Schema = {}
+    for name, value in fields.items():
+        *path, last = name.split(".")
+        place = found
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = value
     return found

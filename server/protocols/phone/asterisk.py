@@ -38,8 +38,8 @@ from voxlane.server.protocols.phone.reading import (
     supported,
     unknown,
 )
+from voxlane.server.protocols.phone.system import TelephoneSystem
 
-SUBPROTOCOL = "media"
 MOST_COMMAND_BYTES = 128
 MOST_FRAME_BYTES = 4_800
 
@@ -80,7 +80,7 @@ class _Mark(Struct):
 class Asterisk:
     """The messages of one call on Asterisk."""
 
-    traits = LineTraits("asterisk")
+    traits = LineTraits("asterisk", asks_next=True)
 
     def __init__(self) -> None:
         self._started: _Start | None = None
@@ -152,3 +152,11 @@ class Asterisk:
     def hang_up(self) -> str:
         """Return the message that ends the call."""
         return json_text({"command": "HANGUP"})
+
+
+ASTERISK = TelephoneSystem(
+    "asterisk",
+    Asterisk,
+    begins=lambda first: "MEDIA_START" in (first.event, first.text[:11]),  # as plain text, the codec says what is wrong
+    subprotocols=("media",),
+)

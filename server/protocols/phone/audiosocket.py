@@ -65,7 +65,7 @@ class AudioSocketParser:
 class AudioSocket:
     """One call over AudioSocket. `read` takes the bytes of the connection as they come."""
 
-    traits = LineTraits("audiosocket", lead_s=0.04, piece_ms=20, clears=False, marks=False)
+    traits = LineTraits("audiosocket", lead_s=0.04, piece_ms=20, clears=False, marks=False, asks_next=True)
 
     def __init__(self) -> None:
         self._parser = AudioSocketParser()

@@ -24,6 +24,7 @@ from voxlane.server.protocols.phone.reading import (
     read_as,
     scalars,
 )
+from voxlane.server.protocols.phone.system import TelephoneSystem
 
 BLOCK_BYTES = 320
 FEWEST_BYTES = 3_200
@@ -86,3 +87,6 @@ def _format(given: _MediaFormat) -> AudioFormat:
     if given.sample_rate not in LINE_RATES:
         raise BadMessage("this rate of the sound is not supported: set sample-rate to 8000, 16000 or 24000")
     return AudioFormat("pcm16", given.sample_rate)
+
+
+EXOTEL = TelephoneSystem("exotel", Exotel, begins=lambda first: "stream_sid" in first.start)

@@ -9,7 +9,9 @@ of the connection: it is opened and closed.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct, field, to_builtins
 
@@ -35,6 +37,17 @@ from voxlane.server.protocols.phone.reading import (
     scalars,
     unknown,
 )
+from voxlane.server.protocols.phone.signing import (
+    SignedRequest,
+    Signing,
+    SystemKey,
+    canonical_base64,
+    is_number,
+    is_recent,
+    mac,
+    same_text,
+)
+from voxlane.server.protocols.phone.system import TelephoneSystem
 
 VERSION = "2"
 NO_CONVERSATION = "00000000-0000-0000-0000-000000000000"
@@ -215,3 +228,81 @@ def _milliseconds(duration: str) -> float:
     if found is None:
         raise BadMessage("a duration is written as PT1.5S")
     return float(f"{found[1]}.{found[2] or 0}") * 1000
+
+
+# ---- signatures
+
+NONCE_CHARACTERS = 22
+"""Shortest nonce of a handshake: 128 bits as base64."""
+
+_COVERED = frozenset(
+    {
+        "@request-target", "@authority", "audiohook-organization-id", "audiohook-session-id",
+        "audiohook-correlation-id", "x-api-key",
+    }
+)  # fmt: skip
+_PARAMETER = r';([a-z]+)=(?:"([^"\\]*)"|([0-9]{1,15}))'
+_SIGNATURE_INPUT = re.compile(
+    r'(?P<label>[a-z*][a-z0-9_.*-]*)=(?P<signed>\((?P<names>"[a-z@-]+"(?: "[a-z@-]+")*)\)'
+    r'(?P<parameters>(?:;[a-z]+=(?:"[^"\\]*"|[0-9]{1,15}))*))'
+)
+
+
+def genesys_nonce(secret: str, headers: Mapping[str, str], request_target: str, authority: str, now: float) -> str:
+    """Return the nonce of a handshake that Genesys has signed with the client secret, "" if it has not.
+
+    `headers` have lower-case names. This is an HTTP message signature as AudioHook uses it: one, with HMAC-SHA256, over
+    the six components that AudioHook names.
+    """
+    found = _SIGNATURE_INPUT.fullmatch(headers.get("signature-input", "").strip())
+    key = canonical_base64(secret)
+    if found is None or not key:
+        return ""
+    names = found["names"].replace('"', "").split(" ")
+    parameters = {name: text or digits for name, text, digits in re.findall(_PARAMETER, found["parameters"])}
+    if not _parameters_fit(parameters, headers, now) or not set(names) >= _COVERED:
+        return ""
+    derived = {"@request-target": request_target, "@authority": authority}
+    values = [derived.get(name, headers.get(name)) for name in names]
+    if None in values:
+        return ""
+    lines = [f'"{name}": {str(value).strip()}' for name, value in zip(names, values, strict=True)]
+    text = "\n".join([*lines, f'"@signature-params": {found["signed"]}'])
+    right = f"{found['label']}=:{mac(key, text)}:"
+    return parameters["nonce"] if same_text(headers.get("signature", "").strip(), right) else ""
+
+
+def _parameters_fit(parameters: Mapping[str, str], headers: Mapping[str, str], now: float) -> bool:
+    created, expires = parameters.get("created", ""), parameters.get("expires", "")
+    return (
+        parameters.get("alg", "hmac-sha256") == "hmac-sha256"
+        and len(parameters.get("nonce", "")) >= NONCE_CHARACTERS
+        and same_text(parameters.get("keyid", ""), headers.get("x-api-key", ""))
+        and is_number(created)
+        and is_recent(int(created), now)
+        and (not expires or (is_number(expires) and int(expires) >= now))
+    )
+
+
+def _check_secret(secret: str) -> None:
+    if not canonical_base64(secret):
+        raise ValueError("the client secret is base64, as Genesys has it")
+
+
+def _shown(headers: Mapping[str, str]) -> str:
+    return headers.get("audiohook-session-id", "")
+
+
+def _mark(secret: str, request: SignedRequest, now: float) -> str:
+    split = urlsplit(request.url)
+    target = f"{split.path}?{split.query}" if split.query else split.path
+    return genesys_nonce(secret, request.headers, target, split.netloc, now)
+
+
+GENESYS = TelephoneSystem(
+    "genesys",
+    Genesys,
+    begins=lambda first: first.body.get("type") == "open" and "version" in first.body,
+    key=SystemKey("VOXLANE_GENESYS_SECRET", _check_secret, signs_address=False, needs_phone_key=True),
+    handshakes=Signing(_shown, _mark, with_phone_key=True),
+)

@@ -32,8 +32,7 @@ from voxlane.server.protocols.phone.reading import (
     scalars,
     unknown,
 )
-
-SUBPROTOCOLS = ("audio.jambonz.org", "audio.drachtio.org")
+from voxlane.server.protocols.phone.system import TelephoneSystem
 
 GATHERED_SAMPLES = 640
 """Samples that jambonz gathers before it plays them, twice as many at the beginning of a call."""
@@ -139,3 +138,12 @@ class Jambonz:
     def hang_up(self) -> str:
         """Return the message that ends the verb, and the call if no other verb follows."""
         return json_text({"type": "disconnect"})
+
+
+JAMBONZ = TelephoneSystem(
+    "jambonz",
+    Jambonz,
+    begins=lambda first: "event" not in first.body and "callSid" in first.body and "sampleRate" in first.body,
+    subprotocols=("audio.jambonz.org", "audio.drachtio.org"),
+    known_by_subprotocol=True,
+)

@@ -111,6 +111,7 @@ class LineTraits:
     marks: bool = True  # marks come back when they are played
     settle_s: float = 0.0  # sound that is sent so soon after a clear would be discarded, too
     most_messages: tuple[float, float] | None = None  # of sound and clears: in a second, and at once; None: any number
+    asks_next: bool = False  # it asks what follows after a call, by its documents or its dialplan
 
 
 class LineCodec(Protocol):

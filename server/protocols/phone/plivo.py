@@ -6,12 +6,25 @@ connection is closed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+from xml.etree.ElementTree import Element, SubElement
 
 import msgspec
 from msgspec import Struct, field
 
 from voxlane.server.protocols.phone.byte_order import ByteOrder
+from voxlane.server.protocols.phone.documents import (
+    AnswerFields,
+    Document,
+    Documents,
+    NextStep,
+    StreamOrder,
+    busy,
+    dial,
+    xml,
+)
 from voxlane.server.protocols.phone.json_stream import JsonStream, StreamStart
 from voxlane.server.protocols.phone.line_events import BufferCleared, LineEvent, LineTraits, MarkReturned
 from voxlane.server.protocols.phone.reading import (
@@ -26,6 +39,8 @@ from voxlane.server.protocols.phone.reading import (
     read_as,
     scalars,
 )
+from voxlane.server.protocols.phone.signing import Pairs, SignedRequest, Signing, SystemKey, mac, same_text
+from voxlane.server.protocols.phone.system import PHONE_ADDRESS, TelephoneSystem
 
 _ADVICE = "set contentType to audio/x-mulaw;rate=8000 or audio/x-l16;rate=16000"
 
@@ -48,7 +63,7 @@ class _Played(Struct):
 class Plivo(JsonStream):
     """The messages of one call on Plivo."""
 
-    traits = LineTraits("plivo")
+    traits = LineTraits("plivo", asks_next=True)
     id_key = "streamId"
     stream_times = False
 
@@ -126,3 +141,81 @@ def _pairs(text: str) -> dict[str, str]:
 def _bare(headers: dict[str, str]) -> dict[str, str]:
     """Return headers without the prefix that Plivo gives them."""
     return {key[5:] if key.lower().startswith("x-ph-") else key: value for key, value in headers.items()}
+
+
+# ---- documents
+
+_SOUND = "audio/x-mulaw;rate=8000"
+"""The format of the sound on Plivo's lines: that of the telephone network itself."""
+
+
+def plivo_xml(order: StreamOrder) -> Document:
+    """Return the answer that connects a call; what follows the stream is done when the stream has ended."""
+    response = Element("Response")
+    options = {"bidirectional": "true", "keepCallAlive": "true", "contentType": _SOUND}
+    stream = SubElement(response, "Stream", {**options, "extraHeaders": f"token={order.token}"})
+    stream.text = order.stream_url
+    SubElement(response, "Redirect", {"method": "POST"}).text = order.next_url
+    return xml(response)
+
+
+def plivo_next(step: NextStep | None) -> Document:
+    """Return what follows after a call."""
+    return dial(step, sip="User")
+
+
+# ---- signatures
+
+
+def plivo_signed(token: str, method: str, url: str, nonce: str, signatures: str, form: Pairs = ()) -> bool:
+    """Return whether Plivo has signed a request in its version 3; the header may hold several signatures."""
+    if not nonce:
+        return False
+    right = mac(token.encode(), f"{_signed_text(method, url, form)}.{nonce}")
+    found = False
+    for one in signatures.split(","):
+        found |= same_text(one.strip(), right)
+    return found
+
+
+def _signed_text(method: str, url: str, form: Pairs) -> str:
+    """Return what Plivo signs: the URL with its query in order, and the form's fields in order behind it."""
+    split = urlsplit(url)
+    bare = split._replace(query="", fragment="").geturl()
+    query = parse_qsl(split.query, keep_blank_values=True)
+    if method.upper() == "GET":
+        query, form = [*query, *form], ()
+    ordered = "&".join(f"{name}={value}" for name, value in sorted(query))
+    fields = "".join(name + value for name, value in sorted(form))
+    if not ordered and not fields:
+        return bare
+    return f"{bare}?{ordered}{'.' if ordered and fields else ''}{fields}"
+
+
+def _shown(headers: Mapping[str, str]) -> str:
+    return headers.get("x-plivo-signature-v3", "")
+
+
+def _mark(token: str, request: SignedRequest, now: float) -> str:
+    """Return the nonce: the header may hold other signatures beside the right one, but there is one nonce."""
+    nonce = request.headers.get("x-plivo-signature-v3-nonce", "")
+    right = plivo_signed(token, request.method, request.url, nonce, _shown(request.headers), request.form)
+    return nonce if right else ""
+
+
+PLIVO = TelephoneSystem(
+    "plivo",
+    Plivo,
+    begins=lambda first: "streamId" in first.start,
+    documents=Documents(
+        path=f"{PHONE_ADDRESS}/plivo",
+        title="Plivo",
+        kind="Plivo XML",
+        fields=AnswerFields("CallUUID", "From", "To"),
+        answer=plivo_xml,
+        busy=lambda: busy("Hangup"),
+        follow_up=plivo_next,
+    ),
+    key=SystemKey("VOXLANE_PLIVO_TOKEN"),  # the auth token
+    requests=Signing(_shown, _mark),
+)

@@ -1,35 +1,50 @@
-"""Tells which telephone system speaks, from its first messages and the subprotocols that it offers."""
+"""All telephone systems, and which of them speaks: its first messages and the subprotocols that it offers tell.
+
+To add one, write its file beside this one, with its `TelephoneSystem` at the end, and add that to SYSTEMS.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from voxlane.server.protocols.dialect import BadMessage
-from voxlane.server.protocols.phone import asterisk, jambonz
-from voxlane.server.protocols.phone.asterisk import Asterisk
-from voxlane.server.protocols.phone.exotel import Exotel
-from voxlane.server.protocols.phone.genesys import Genesys
-from voxlane.server.protocols.phone.jambonz import Jambonz
+from voxlane.server.protocols.phone.asterisk import ASTERISK
+from voxlane.server.protocols.phone.documents import Documents
+from voxlane.server.protocols.phone.exotel import EXOTEL
+from voxlane.server.protocols.phone.genesys import GENESYS
+from voxlane.server.protocols.phone.jambonz import JAMBONZ
 from voxlane.server.protocols.phone.line_events import CallFacts, LineCodec, Message
-from voxlane.server.protocols.phone.plivo import Plivo
+from voxlane.server.protocols.phone.plivo import PLIVO
 from voxlane.server.protocols.phone.reading import call_facts, event_name, json_object
-from voxlane.server.protocols.phone.telnyx import Telnyx
-from voxlane.server.protocols.phone.twilio import Twilio
-from voxlane.server.protocols.phone.vonage import Vonage
+from voxlane.server.protocols.phone.system import PHONE_ADDRESS, FirstMessage, TelephoneSystem
+from voxlane.server.protocols.phone.telnyx import TELNYX
+from voxlane.server.protocols.phone.twilio import TWILIO
+from voxlane.server.protocols.phone.vonage import VONAGE
+
+SYSTEMS: Mapping[str, TelephoneSystem] = {
+    one.name: one for one in (TWILIO, TELNYX, PLIVO, VONAGE, EXOTEL, GENESYS, JAMBONZ, ASTERISK)
+}
+"""The telephone systems by their names. Where two know a first message, the one that comes before has it."""
+
+DOCUMENTS: Mapping[str, Documents] = {name: one.documents for name, one in SYSTEMS.items() if one.documents}
+"""How systems ask for documents, by the names of the systems."""
+
+NEXT_ADDRESS = f"{PHONE_ADDRESS}/next"
+"""Where a dialplan asks what follows after a call."""
+
+DOCUMENT_ADDRESSES = frozenset({NEXT_ADDRESS, *(path for one in DOCUMENTS.values() for path in one.paths)})
+"""The addresses at which telephone systems ask."""
 
 MOST_FIRST_MESSAGES = 3
 """Messages after which the system must be known: all of them say so in the first two."""
-
-SUBPROTOCOLS = (*jambonz.SUBPROTOCOLS, asterisk.SUBPROTOCOL)
-"""Subprotocols that telephone systems offer and want to see accepted."""
 
 _NOT_KNOWN = "no telephone system that is known here begins like this"
 
 
 def accepted_subprotocol(offered: Sequence[str]) -> str | None:
     """Return the subprotocol to accept; None if none is offered that is known."""
-    return next((one for one in offered if one in SUBPROTOCOLS), None)
+    known = {subprotocol for system in SYSTEMS.values() for subprotocol in system.subprotocols}
+    return next((one for one in offered if one in known), None)
 
 
 def recognise(messages: Sequence[Message], subprotocols: Sequence[str]) -> LineCodec | None:
@@ -37,53 +52,34 @@ def recognise(messages: Sequence[Message], subprotocols: Sequence[str]) -> LineC
 
     The codec has not read them: it must be given all of them. Raise BadMessage if no system begins like this.
     """
-    if any(one in jambonz.SUBPROTOCOLS for one in subprotocols):
-        return Jambonz()
+    for system in SYSTEMS.values():
+        if system.known_by_subprotocol and not set(system.subprotocols).isdisjoint(subprotocols):
+            return system.codec()
     for message in messages[:MOST_FIRST_MESSAGES]:
-        make = _maker(message)
-        if make is not None:
-            return make()
+        first = _first(message)
+        for system in SYSTEMS.values():
+            if system.begins(first):
+                return system.codec()
+        if event_name(first.body) == "start":
+            raise BadMessage(_NOT_KNOWN)
+        if first.event in ("media", "dtmf", "mark", "stop"):
+            raise BadMessage(f"{first.event} comes before start")
     if len(messages) >= MOST_FIRST_MESSAGES:
         raise BadMessage(_NOT_KNOWN)
     return None
 
 
-def _maker(message: Message) -> Callable[[], LineCodec] | None:
-    """Return the codec's class; None if the message could come from several systems."""
+def _first(message: Message) -> FirstMessage:
     if isinstance(message, bytes):
         raise BadMessage("sound comes before the message that begins a call")
-    if message.startswith("MEDIA_START"):
-        return Asterisk  # it explains what is wrong
+    if ASTERISK.begins(FirstMessage(message)):  # it may be plain text
+        return FirstMessage(message)
     body = json_object(message)
-    if body.get("type") == "open" and "version" in body:
-        return Genesys
-    if "event" not in body and "callSid" in body and "sampleRate" in body:
-        return Jambonz
-    name = event_name(body)
-    if name == "start":
-        return _by_start(body)
-    if name == "MEDIA_START":
-        return Asterisk
-    if name.startswith("websocket:"):
-        return Vonage
-    if name in ("media", "dtmf", "mark", "stop"):
-        raise BadMessage(f"{name} comes before start")
-    return None
-
-
-def _by_start(body: dict[str, Any]) -> Callable[[], LineCodec]:
-    start = body.get("start")
+    event = body.get("event")
+    start = body.get("start") if event == "start" else {}
     if not isinstance(start, dict):
         raise BadMessage("start must be an object")
-    if "streamSid" in start:
-        return Twilio
-    if "stream_sid" in start:
-        return Exotel
-    if "streamId" in start:
-        return Plivo
-    if "stream_id" in body:
-        return Telnyx
-    raise BadMessage(_NOT_KNOWN)
+    return FirstMessage(message, body, event if isinstance(event, str) else "", start)
 
 
 def with_query(facts: CallFacts, query: Mapping[str, str]) -> CallFacts:

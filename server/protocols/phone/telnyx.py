@@ -7,12 +7,16 @@ back when everything before it was played, and at once on `clear`. Messages may 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
+from xml.etree.ElementTree import Element, SubElement
 
 from msgspec import Struct, field
 
 from voxlane.server.protocols.dialect import AudioFormat
 from voxlane.server.protocols.phone.byte_order import ByteOrder
+from voxlane.server.protocols.phone.documents import AnswerFields, Document, Documents, StreamOrder, xml
 from voxlane.server.protocols.phone.json_stream import JsonStream, StreamStart
 from voxlane.server.protocols.phone.line_events import LineEvent, LineTraits
 from voxlane.server.protocols.phone.reading import (
@@ -28,6 +32,17 @@ from voxlane.server.protocols.phone.reading import (
     scalars,
     unknown,
 )
+from voxlane.server.protocols.phone.signing import (
+    SignedRequest,
+    Signing,
+    SystemKey,
+    canonical_base64,
+    ed25519_verifies,
+    is_number,
+    is_recent,
+)
+from voxlane.server.protocols.phone.system import PHONE_ADDRESS, TelephoneSystem
+from voxlane.server.protocols.phone.twilio import twiml_busy, twiml_next
 
 SHORTEST_MS = 20
 """Telnyx takes messages of 20 ms to 30 s."""
@@ -58,7 +73,7 @@ class _Failure(Struct):
 class Telnyx(JsonStream):
     """The messages of one call on Telnyx."""
 
-    traits = LineTraits("telnyx")
+    traits = LineTraits("telnyx", asks_next=True)
     id_key = "stream_id"
 
     def __init__(self) -> None:
@@ -122,3 +137,69 @@ def _output(form: AudioFormat, codec: str) -> AudioFormat:
     name, _, rate = codec.partition("/")
     usual = form.rate if form.codec == "pcm16" else 8_000
     return audio_format(f"{name};rate={rate}" if rate else name, usual, _ADVICE)
+
+
+# ---- documents
+
+
+def texml(order: StreamOrder) -> Document:
+    """Return the answer that connects a call: without rtp the line would play nothing but MP3 files."""
+    response = Element("Response")
+    connect = SubElement(response, "Connect")
+    # Whether parameters or a query arrive is not documented for TeXML: the pass is in both, and the first one counts.
+    url = f"{order.stream_url}?{urlencode({'token': order.token})}"
+    sound = {"codec": "PCMU", "bidirectionalMode": "rtp", "bidirectionalCodec": "PCMU"}
+    stream = SubElement(connect, "Stream", {"url": url, "track": "inbound_track", **sound})
+    SubElement(stream, "Parameter", {"name": "token", "value": order.token})
+    SubElement(response, "Redirect", {"method": "POST"}).text = order.next_url  # its Connect has no action
+    return xml(response)
+
+
+# ---- signatures
+
+
+def telnyx_signed(public_key: str, timestamp: str, signature: str, body: bytes, now: float) -> bool:
+    """Return whether Telnyx has signed a request at about this time."""
+    signed = canonical_base64(signature)
+    if signed is None or not is_number(timestamp) or not is_recent(int(timestamp), now):
+        return False
+    return ed25519_verifies(telnyx_key(public_key), signed, timestamp.encode() + b"|" + body)
+
+
+def telnyx_key(public_key: str) -> bytes:
+    """Return Telnyx' public key; raise ValueError if it is none."""
+    key = canonical_base64(public_key)
+    if key is None or len(key) != 32:
+        raise ValueError("the public key is the base64 of 32 bytes, as Telnyx shows it")
+    return key
+
+
+def _check_key(public_key: str) -> None:
+    telnyx_key(public_key)
+
+
+def _shown(headers: Mapping[str, str]) -> str:
+    return headers.get("telnyx-signature-ed25519", "")
+
+
+def _mark(public_key: str, request: SignedRequest, now: float) -> str:
+    signature, sent_at = _shown(request.headers), request.headers.get("telnyx-timestamp", "")
+    return signature if telnyx_signed(public_key, sent_at, signature, request.body, now) else ""
+
+
+TELNYX = TelephoneSystem(
+    "telnyx",
+    Telnyx,
+    begins=lambda first: first.event == "start" and "stream_id" in first.body,
+    documents=Documents(
+        path=f"{PHONE_ADDRESS}/texml",
+        title="Telnyx",
+        kind="TeXML",
+        fields=AnswerFields("CallSid", "From", "To"),
+        answer=texml,
+        busy=twiml_busy,
+        follow_up=twiml_next,
+    ),
+    key=SystemKey("VOXLANE_TELNYX_KEY", _check_key, needs_cryptography=True),  # the public key
+    requests=Signing(_shown, _mark),
+)

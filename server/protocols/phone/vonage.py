@@ -6,11 +6,27 @@ The first message holds the endpoint's own headers beside `event` and `content-t
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from voxlane.server.protocols.dialect import AudioFormat, BadMessage
+from voxlane.server.protocols.phone.documents import (
+    AnswerFields,
+    Document,
+    Documents,
+    NextStep,
+    StreamOrder,
+    is_sip,
+    json_document,
+)
 from voxlane.server.protocols.phone.line_events import (
     BufferCleared,
     CallStarted,
@@ -36,6 +52,16 @@ from voxlane.server.protocols.phone.reading import (
     scalars,
     unknown,
 )
+from voxlane.server.protocols.phone.signing import (
+    Pairs,
+    SignedRequest,
+    Signing,
+    SystemKey,
+    bearer,
+    is_recent,
+    same_text,
+)
+from voxlane.server.protocols.phone.system import PHONE_ADDRESS, TelephoneSystem
 
 PIECE_MS = 20
 
@@ -59,7 +85,7 @@ class _Mark(Struct):
 class Vonage:
     """The messages of one call on Vonage."""
 
-    traits = LineTraits("vonage", piece_ms=PIECE_MS)
+    traits = LineTraits("vonage", piece_ms=PIECE_MS, asks_next=True)
 
     def __init__(self) -> None:
         self._format: AudioFormat | None = None
@@ -119,3 +145,121 @@ class Vonage:
     def hang_up(self) -> None:
         """Return nothing: closing the connection ends the call."""
         return
+
+
+# ---- documents
+
+_SOUND = "audio/l16;rate=16000"
+_NUMBER = re.compile(r"\+?[0-9]{2,15}")
+_ENDED = frozenset({"completed", "disconnected", "unanswered", "failed", "rejected", "busy", "timeout", "cancelled"})
+"""States in which Vonage's connection to us is over."""
+
+
+def ncco(order: StreamOrder) -> Document:
+    """Return the answer that connects a call; Vonage asks at `next_url` when the stream has ended, and obeys."""
+    endpoint = {
+        "type": "websocket",
+        "uri": order.stream_url,
+        "content-type": _SOUND,
+        "headers": {"token": order.token},
+    }
+    connect = {
+        "action": "connect",
+        "eventType": "synchronous",
+        "eventUrl": [order.next_url],
+        "eventMethod": "POST",
+        **_from(order.called),
+        "endpoint": [endpoint],
+    }
+    return json_document([connect])
+
+
+def ncco_busy() -> Document:
+    """Return the refusal: Vonage knows no busy line, so the call ends."""
+    return json_document([])
+
+
+def ncco_next(step: NextStep | None) -> Document:
+    """Return what follows after a call; None does nothing more, which hangs up."""
+    if step is None:
+        return json_document([])
+    if is_sip(step.target):
+        endpoint = {"type": "sip", "uri": step.target}
+    else:
+        endpoint = {"type": "phone", "number": step.target.removeprefix("+")}
+    return json_document([{"action": "connect", **_from(step.called), "endpoint": [endpoint]}])
+
+
+def _from(called: str) -> Mapping[str, str]:
+    """Return the caller of a connection that Vonage makes: it must be a number of the customer's."""
+    return {"from": called} if _NUMBER.fullmatch(called) else {}
+
+
+# ---- signatures
+
+
+def vonage_signed(secret: str, token: str, now: float, *, body: bytes = b"", query: Pairs = ()) -> bool:
+    """Return whether a JSON Web Token is Vonage's, of about this time, and for this body or query."""
+    signed, _, signature = token.rpartition(".")
+    digest = hmac.new(secret.encode(), signed.encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
+    if not same_text(signature, base64.urlsafe_b64encode(digest).rstrip(b"=").decode()):
+        return False
+    head, _, payload = signed.partition(".")
+    header, claims = _json_part(head), _json_part(payload)
+    if header.get("alg") != "HS256" or not is_recent(_seconds(claims.get("iat")), now):
+        return False
+    if "exp" in claims and _seconds(claims["exp"]) < now:
+        return False
+    return _payload_matches(claims.get("payload_hash"), body, query)
+
+
+def _payload_matches(given: object, body: bytes, query: Pairs) -> bool:
+    """Return whether the hash in a token is that of the body; without a body, of the query as JSON, or of nothing."""
+    if given is None:
+        return not body
+    as_json = json.dumps(dict(query), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    contents = (body,) if body else (as_json, b"")
+    return isinstance(given, str) and any(
+        same_text(given.lower(), hashlib.sha256(content).hexdigest()) for content in contents
+    )
+
+
+def _json_part(part: str) -> dict[str, Any]:
+    try:
+        value = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    except (ValueError, RecursionError, binascii.Error):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _seconds(value: object) -> float:
+    """Return a time of a token, minus infinity if it is none."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else float("-inf")
+
+
+def _mark(secret: str, request: SignedRequest, now: float) -> str:
+    token = bearer(request.headers)
+    return token if vonage_signed(secret, token, now, body=request.body, query=request.query) else ""
+
+
+VONAGE = TelephoneSystem(
+    "vonage",
+    Vonage,
+    begins=lambda first: first.event.startswith("websocket:"),
+    documents=Documents(
+        path=f"{PHONE_ADDRESS}/vonage",
+        title="Vonage",
+        kind="NCCO",
+        # Vonage's connection to us is a call of its own: the conversation is what both have in common.
+        fields=AnswerFields("conversation_uuid", "from", "to"),
+        answer=ncco,
+        busy=ncco_busy,
+        follow_up=ncco_next,
+        as_json=True,
+        by_get=True,  # its default
+        # A document before the end would replace the one that is being followed.
+        is_over=lambda values: values.get("status") in _ENDED,
+    ),
+    key=SystemKey("VOXLANE_VONAGE_SECRET"),  # the signature secret
+    requests=Signing(bearer, _mark),
+)

@@ -25,12 +25,13 @@ from starlette.middleware import Middleware
 from twilio.request_validator import RequestValidator
 from websockets.exceptions import InvalidStatus
 
-from voxlane.server.api.phone import SYSTEMS, phone_routes
+from voxlane.server.api.phone import phone_routes
 from voxlane.server.config import Config, PhoneConfig, PhoneKeys
-from voxlane.server.http.middleware import WEBHOOKS, HttpMiddleware
+from voxlane.server.http.middleware import HttpMiddleware
 from voxlane.server.metrics import Metrics
 from voxlane.server.phone.admission import PhoneAdmission
 from voxlane.server.phone.passes import NextSteps, Passes
+from voxlane.server.protocols.phone.systems import DOCUMENT_ADDRESSES, DOCUMENTS
 from voxlane.server.tenants.accounts import Tenants
 
 PUBLIC = "https://example.org"
@@ -38,10 +39,12 @@ SIGNER = Ed25519PrivateKey.generate()
 VONAGE_SECRET = "a-signature-secret-of-more-than-32-characters"
 KEYS = PhoneKeys(
     phone="phone-key",
-    twilio="twilio-token",
-    telnyx=base64.b64encode(SIGNER.public_key().public_bytes_raw()).decode(),
-    plivo="plivo-token",
-    vonage=VONAGE_SECRET,
+    systems={
+        "twilio": "twilio-token",
+        "telnyx": base64.b64encode(SIGNER.public_key().public_bytes_raw()).decode(),
+        "plivo": "plivo-token",
+        "vonage": VONAGE_SECRET,
+    },
 )
 CALL = {"CallSid": "CA1", "From": "+4917012345678", "To": "+4930123456"}
 
@@ -70,7 +73,7 @@ async def desk(
 
 
 def by_twilio(path: str, form: dict[str, str]) -> dict[str, str]:
-    return {"X-Twilio-Signature": RequestValidator(KEYS.twilio).compute_signature(PUBLIC + path, form)}
+    return {"X-Twilio-Signature": RequestValidator(KEYS.systems["twilio"]).compute_signature(PUBLIC + path, form)}
 
 
 def by_telnyx(body: bytes, at: float | None = None) -> dict[str, str]:
@@ -89,7 +92,7 @@ def by_vonage(body: bytes, jti: str = "1") -> dict[str, str]:
 def test_every_document_has_its_own_check() -> None:
     config = Config()
     admission = PhoneAdmission(config, PhoneKeys(), Tenants(), Passes(), NextSteps())
-    assert {route.path for route in phone_routes(config, admission)} == WEBHOOKS
+    assert {route.path for route in phone_routes(config, admission)} == DOCUMENT_ADDRESSES
 
 
 # ---- Twilio
@@ -156,19 +159,19 @@ async def test_a_wrong_signature_gives_no_pass() -> None:
 async def test_behind_a_proxy_the_configured_address_counts() -> None:
     async with desk(public_url="https://example.org/voice/") as server:
         path = "/v1/phone/twiml"
-        signature = RequestValidator(KEYS.twilio).compute_signature(f"https://example.org/voice{path}", CALL)
+        signature = RequestValidator(KEYS.systems["twilio"]).compute_signature(f"https://example.org/voice{path}", CALL)
         headers = {"X-Twilio-Signature": signature, "host": "internal:8000", "x-forwarded-host": "evil.example"}
         answer = await server.client.post(path, data=CALL, headers=headers)
         assert fromstring(answer.content)[0][0].get("url") == "wss://example.org/voice/v1/phone"
 
 
 async def test_a_pass_from_a_document_opens_one_call(serving: Any) -> None:
-    phone, keys = PhoneConfig(public_url=PUBLIC, silence_s=0), PhoneKeys(twilio=KEYS.twilio)
+    phone, keys = PhoneConfig(public_url=PUBLIC, silence_s=0), PhoneKeys(systems={"twilio": KEYS.systems["twilio"]})
     async with serving(api_key="sesame", phone=phone, phone_keys=keys) as running:
         path = "/v1/phone/twiml"
         answer = await running.client.post(path, data=CALL, headers=by_twilio(path, CALL))
         stream = fromstring(answer.content)[0][0]
-        signature = RequestValidator(KEYS.twilio).compute_signature(stream.get("url"), {})
+        signature = RequestValidator(KEYS.systems["twilio"]).compute_signature(stream.get("url"), {})
         headers = {"X-Twilio-Signature": signature}
         parameters = {"token": stream[0].get("value", "")}
         async with calling(running.url, parameters, additional_headers=headers) as caller:
@@ -280,7 +283,7 @@ async def test_a_request_that_shows_nothing_is_refused_before_its_body_is_read()
         yield b""
 
     async with desk() as server:
-        for path in sorted(WEBHOOKS - {"/v1/phone/next"}):
+        for path in sorted(DOCUMENT_ADDRESSES - {"/v1/phone/next"}):
             answer = await server.client.post(path, content=body())
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "not_allowed")
         assert (await server.client.get("/v1/phone/vonage")).status_code == 403
@@ -399,6 +402,6 @@ async def test_numbers_and_passes_are_in_no_log_and_no_metric(caplog: pytest.Log
     assert f'route="{path}",status="200"' in metrics
 
 
-def test_systems_have_names_of_their_own() -> None:
-    names: list[Any] = [system.name for system in SYSTEMS]
-    assert len(set(names)) == len(names) == len({system.path for system in SYSTEMS})
+def test_systems_have_addresses_of_their_own() -> None:
+    paths = [path for documents in DOCUMENTS.values() for path in documents.paths]
+    assert len(set(paths)) == len(paths)

@@ -21,9 +21,11 @@ from twilio.request_validator import RequestValidator
 from voxlane.codecs.extras import install_command
 from voxlane.server.config import Config, PhoneConfig, PhoneKeys, ServerConfig, VoiceConfig
 from voxlane.server.errors import ConfigError, Forbidden, InvalidRequest, Unauthorized
-from voxlane.server.phone.admission import LineAdmission, PhoneAdmission, check_keys
+from voxlane.server.phone.admission import LineAdmission, PhoneAdmission
 from voxlane.server.phone.passes import NextSteps, Passes
+from voxlane.server.phone.phone_keys import check_keys, read_phone_keys
 from voxlane.server.protocols.phone.line_events import CallFacts
+from voxlane.server.protocols.phone.systems import SYSTEMS
 from voxlane.server.tenants.accounts import Tenants
 
 PUBLIC = "https://example.org"
@@ -94,7 +96,9 @@ def test_an_operator_may_open_it_to_all() -> None:
     assert not house(PhoneKeys(phone=KEY), open=True).check_handshake(ring()).keyed
 
 
-@pytest.mark.parametrize("keys", [PhoneKeys(phone=KEY), PhoneKeys(twilio=TOKEN), PhoneKeys(vonage="s")], ids=str)
+@pytest.mark.parametrize(
+    "keys", [PhoneKeys(phone=KEY), PhoneKeys(systems={"twilio": TOKEN}), PhoneKeys(systems={"vonage": "s"})], ids=str
+)
 def test_any_key_closes_it(keys: PhoneKeys) -> None:
     assert not house(keys).check_handshake(ring(client="127.0.0.1")).keyed
     assert not house(api_key=API_KEY).check_handshake(ring(client="127.0.0.1")).keyed
@@ -188,7 +192,7 @@ def test_a_token_may_come_in_many_places(given: dict[str, str]) -> None:
 
 
 def test_without_a_phone_key_no_empty_token_is_right() -> None:
-    door = house(PhoneKeys(twilio=TOKEN))
+    door = house(PhoneKeys(systems={"twilio": TOKEN}))
     for empty in ({"query": "token="}, {"authorization": "Bearer "}, {"authorization": basic("")}, {"x_api_key": ""}):
         assert not door.check_handshake(ring(**empty)).keyed
     with pytest.raises(Unauthorized):
@@ -261,7 +265,7 @@ def test_what_a_pass_does_not_know_the_start_may_tell() -> None:
 
 
 def test_a_handshake_that_twilio_signed() -> None:
-    door = house(PhoneKeys(twilio=TOKEN), public_url=PUBLIC)
+    door = house(PhoneKeys(systems={"twilio": TOKEN}), public_url=PUBLIC)
     admission = door.check_handshake(ring(x_twilio_signature=of_twilio(STREAM)))
     assert admission == LineAdmission(keyed=True)
     assert door.check_start(admission, STARTED) == STARTED
@@ -269,7 +273,7 @@ def test_a_handshake_that_twilio_signed() -> None:
 
 
 def test_a_signed_call_with_a_used_pass_is_a_replay() -> None:
-    door = house(PhoneKeys(twilio=TOKEN), public_url=PUBLIC)
+    door = house(PhoneKeys(systems={"twilio": TOKEN}), public_url=PUBLIC)
     handshake = ring(x_twilio_signature=of_twilio(STREAM))
     facts = replace(STARTED, token=door.passes.issue(KNOWN))
     assert door.check_start(door.check_handshake(handshake), facts).caller == KNOWN.caller
@@ -288,7 +292,7 @@ def test_a_signed_call_with_a_used_pass_is_a_replay() -> None:
     ],
 )
 def test_behind_a_proxy_the_configured_address_counts(public_url: str, signed: str) -> None:
-    door = house(PhoneKeys(twilio=TOKEN), public_url=public_url)
+    door = house(PhoneKeys(systems={"twilio": TOKEN}), public_url=public_url)
     handshake = ring(host="127.0.0.1:8000", x_forwarded_host="evil.example", x_twilio_signature=of_twilio(signed))
     assert door.check_handshake(handshake).keyed
     assert door.stream_url(handshake) == signed
@@ -299,7 +303,7 @@ def test_behind_a_proxy_the_configured_address_counts(public_url: str, signed: s
     ["https://example.org/v1/phone", "wss://example.org/v1/phone/", "ws://10.0.0.1:8000/v1/phone", "wss://example.org"],
 )
 def test_a_signature_for_another_address_is_refused(signed: str) -> None:
-    door = house(PhoneKeys(twilio=TOKEN, phone=KEY), public_url=PUBLIC)
+    door = house(PhoneKeys(phone=KEY, systems={"twilio": TOKEN}), public_url=PUBLIC)
     with pytest.raises(Forbidden, match="signature"):
         door.check_handshake(ring(x_twilio_signature=of_twilio(signed)))
     with pytest.raises(Forbidden, match="signature"):  # a right key does not make a wrong signature right
@@ -312,7 +316,7 @@ def test_without_twilios_token_its_signature_says_nothing() -> None:
 
 
 def test_without_a_public_address_the_host_counts() -> None:
-    door = house(PhoneKeys(twilio=TOKEN))
+    door = house(PhoneKeys(systems={"twilio": TOKEN}))
     assert door.check_handshake(ring(x_twilio_signature=of_twilio("ws://10.0.0.1:8000/v1/phone"))).keyed
     for host in ("", "a b", "a:b:c", "[", "a/b", "a?b", "x@y"):
         with pytest.raises(InvalidRequest, match="Host"):
@@ -342,7 +346,7 @@ def of_genesys(now: float, target: str = "/v1/phone", nonce: str = "n" * 22) -> 
 
 
 def test_a_handshake_that_genesys_signed_is_good_once() -> None:
-    door = house(PhoneKeys(phone=KEY, genesys=SECRET), public_url=PUBLIC)
+    door = house(PhoneKeys(phone=KEY, systems={"genesys": SECRET}), public_url=PUBLIC)
     headers = of_genesys(1_800_000_000.0)
     admission = door.check_handshake(ring(**headers))
     assert door.check_start(admission, STARTED) == STARTED
@@ -352,7 +356,7 @@ def test_a_handshake_that_genesys_signed_is_good_once() -> None:
 
 
 def test_what_genesys_did_not_sign_is_refused() -> None:
-    door = house(PhoneKeys(phone=KEY, genesys=SECRET), public_url=PUBLIC)
+    door = house(PhoneKeys(phone=KEY, systems={"genesys": SECRET}), public_url=PUBLIC)
     now = 1_800_000_000.0
     for headers in (
         GENESYS,
@@ -368,7 +372,7 @@ def test_what_genesys_did_not_sign_is_refused() -> None:
 
 
 def test_without_a_phone_key_no_api_key_of_genesys_is_right() -> None:
-    door = house(PhoneKeys(genesys=SECRET), public_url=PUBLIC)
+    door = house(PhoneKeys(systems={"genesys": SECRET}), public_url=PUBLIC)
     for key in ("", KEY):
         with pytest.raises(Unauthorized):
             door.check_handshake(ring(**(of_genesys(1_800_000_000.0) | {"x_api_key": key})))
@@ -388,24 +392,24 @@ TELNYX = base64.b64encode(Ed25519PrivateKey.generate().public_key().public_bytes
 @pytest.mark.parametrize(
     ("keys", "phone", "says"),
     [
-        (PhoneKeys(twilio="x"), {}, r"phone\.public_url must be given with VOXLANE_TWILIO_TOKEN"),
-        (PhoneKeys(plivo="x"), {}, r"phone\.public_url must be given with VOXLANE_PLIVO_TOKEN"),
-        (PhoneKeys(vonage="x"), {}, r"phone\.public_url must be given with VOXLANE_VONAGE_SECRET"),
-        (PhoneKeys(telnyx=TELNYX), {}, r"phone\.public_url must be given with VOXLANE_TELNYX_KEY"),
+        (PhoneKeys(systems={"twilio": "x"}), {}, r"phone\.public_url must be given with VOXLANE_TWILIO_TOKEN"),
+        (PhoneKeys(systems={"plivo": "x"}), {}, r"phone\.public_url must be given with VOXLANE_PLIVO_TOKEN"),
+        (PhoneKeys(systems={"vonage": "x"}), {}, r"phone\.public_url must be given with VOXLANE_VONAGE_SECRET"),
+        (PhoneKeys(systems={"telnyx": TELNYX}), {}, r"phone\.public_url must be given with VOXLANE_TELNYX_KEY"),
         (PhoneKeys(), {"public_url": PUBLIC}, r"phone\.public_url is given: one of VOXLANE_PHONE_KEY, .* must be set"),
         (
-            PhoneKeys(telnyx="x"),
+            PhoneKeys(systems={"telnyx": "x"}),
             {"public_url": PUBLIC},
             r"VOXLANE_TELNYX_KEY: the public key is the base64 of 32 bytes",
         ),
-        (PhoneKeys(genesys="x", phone="x"), {}, r"VOXLANE_GENESYS_SECRET: the client secret is base64"),
-        (PhoneKeys(genesys=SECRET), {}, r"VOXLANE_GENESYS_SECRET needs VOXLANE_PHONE_KEY"),
+        (PhoneKeys(phone="x", systems={"genesys": "x"}), {}, r"VOXLANE_GENESYS_SECRET: the client secret is base64"),
+        (PhoneKeys(systems={"genesys": SECRET}), {}, r"VOXLANE_GENESYS_SECRET needs VOXLANE_PHONE_KEY"),
     ],
 )
 def test_keys_that_cannot_be_used_are_named(keys: PhoneKeys, phone: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         check_keys(Config(phone=PhoneConfig(**phone)), keys, Tenants())
-    for secret in filter(None, (keys.telnyx, keys.genesys)):
+    for secret in filter(None, (keys.systems.get("telnyx"), keys.systems.get("genesys"))):
         assert len(secret) < 2 or secret not in str(caught.value)
 
 
@@ -415,7 +419,9 @@ def test_keys_that_can_be_used() -> None:
     check_keys(Config(), PhoneKeys(phone=KEY), Tenants())
     check_keys(public, PhoneKeys(), Tenants(API_KEY))
     check_keys(
-        public, PhoneKeys(phone=KEY, twilio="x", telnyx=TELNYX, plivo="x", vonage="x", genesys=SECRET), Tenants()
+        public,
+        PhoneKeys(phone=KEY, systems={"twilio": "x", "telnyx": TELNYX, "plivo": "x", "vonage": "x", "genesys": SECRET}),
+        Tenants(),
     )
     check_keys(replace(public, server=ServerConfig(open=True)), PhoneKeys(), Tenants())
 
@@ -423,4 +429,22 @@ def test_keys_that_can_be_used() -> None:
 def test_telnyx_needs_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
     with pytest.raises(ConfigError, match=re.escape(install_command("phone"))):
-        check_keys(Config(phone=PhoneConfig(public_url=PUBLIC)), PhoneKeys(telnyx=TELNYX), Tenants())
+        check_keys(Config(phone=PhoneConfig(public_url=PUBLIC)), PhoneKeys(systems={"telnyx": TELNYX}), Tenants())
+
+
+def test_telephone_keys_are_read_by_their_names_and_never_shown() -> None:
+    asked: list[str] = []
+
+    def read(variable: str) -> str:
+        asked.append(variable)
+        return f"secret of {variable}"
+
+    found = read_phone_keys(read)
+    assert found.systems["vonage"] == "secret of VOXLANE_VONAGE_SECRET"
+    assert found.phone == "secret of VOXLANE_PHONE_KEY"
+    assert asked[0] == "VOXLANE_PHONE_KEY"
+    assert set(asked[1:]) == {system.key.variable for system in SYSTEMS.values() if system.key}
+    assert "secret" not in f"{found!r} {found} {[found]}"
+    assert found
+    assert not PhoneKeys()
+    assert PhoneKeys(systems={"genesys": "x"})

@@ -14,11 +14,11 @@ from voxlane.server.phone.passes import (
     SEEN_SECONDS,
     STEP_SECONDS,
     ExpiringStore,
-    NextStep,
     NextSteps,
     Passes,
     SeenSignatures,
 )
+from voxlane.server.protocols.phone.documents import NextStep
 from voxlane.server.protocols.phone.line_events import CallFacts
 
 

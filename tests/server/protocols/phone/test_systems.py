@@ -8,7 +8,7 @@ import pytest
 
 from voxlane.server.protocols.dialect import BadMessage
 from voxlane.server.protocols.phone.line_events import CallFacts, CallStarted, LineCodec, Message
-from voxlane.server.protocols.phone.systems import accepted_subprotocol, recognise, with_query
+from voxlane.server.protocols.phone.systems import SYSTEMS, accepted_subprotocol, recognise, with_query
 
 from .lines import JAMBONZ_CALL, LINES, TWILIO_CONNECTED, TWILIO_START
 
@@ -26,6 +26,11 @@ def test_each_system_is_recognised_when_its_call_starts(name: str) -> None:
     assert type(codec) is LINES[name].make
     events = [event for message in opening for event in codec.read(message)]
     assert any(isinstance(event, CallStarted) for event in events)
+
+
+def test_a_systems_name_is_that_of_its_codec() -> None:
+    assert set(SYSTEMS) == set(WEB)
+    assert {name: system.codec().traits.name for name, system in SYSTEMS.items()} == {name: name for name in SYSTEMS}
 
 
 def test_a_codec_is_new_each_time() -> None:

@@ -11,20 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twilio.twiml.voice_response import Connect, Dial, Stream, VoiceResponse
 
-from voxlane.server.phone.documents import (
-    JSON,
-    XML,
-    Document,
-    StreamOrder,
-    ncco,
-    ncco_next,
-    plivo_next,
-    plivo_xml,
-    texml,
-    twiml,
-    twiml_next,
-)
-from voxlane.server.phone.passes import NextStep
+from voxlane.server.protocols.phone.documents import JSON, XML, Document, NextStep, StreamOrder
+from voxlane.server.protocols.phone.plivo import plivo_next, plivo_xml
+from voxlane.server.protocols.phone.telnyx import texml
+from voxlane.server.protocols.phone.twilio import twiml, twiml_next
+from voxlane.server.protocols.phone.vonage import ncco, ncco_next
 
 ORDER = StreamOrder(
     "wss://example.org/v1/phone", "abc123", "https://example.org/v1/phone/twiml/next?ticket=0&x=<1>", "4930123456"

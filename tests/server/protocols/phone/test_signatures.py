@@ -17,17 +17,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from twilio.request_validator import RequestValidator
 
-from voxlane.server.phone import signatures
-from voxlane.server.phone.signatures import (
-    CryptographyMissing,
-    genesys_nonce,
-    genesys_secret_is_usable,
-    plivo_signed,
-    telnyx_key,
-    telnyx_signed,
-    twilio_signed,
-    vonage_signed,
-)
+from voxlane.server.protocols.phone.genesys import GENESYS as SYSTEM
+from voxlane.server.protocols.phone.genesys import genesys_nonce
+from voxlane.server.protocols.phone.plivo import plivo_signed
+from voxlane.server.protocols.phone.signing import CryptographyMissing, check_cryptography
+from voxlane.server.protocols.phone.telnyx import telnyx_key, telnyx_signed
+from voxlane.server.protocols.phone.twilio import twilio_signed
+from voxlane.server.protocols.phone.vonage import vonage_signed
 
 NOW = 1_800_000_000.0
 TOKEN = "a-token-of-thirty-two-characters"
@@ -219,14 +215,14 @@ def test_whatever_is_sent_instead_of_a_signature_is_refused(signature: str, time
 def test_a_public_key_is_thirty_two_bytes() -> None:
     assert len(telnyx_key(PUBLIC)) == 32
     for wrong in ("", "secret", base64.b64encode(b"x" * 31).decode(), PUBLIC.rstrip("="), "é" * 32):
-        with pytest.raises(ValueError, match="not a public key"):
+        with pytest.raises(ValueError, match="base64 of 32 bytes"):
             telnyx_key(wrong)
 
 
 def test_without_its_library_the_check_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
     with pytest.raises(CryptographyMissing):
-        signatures.check_cryptography()
+        check_cryptography()
     with pytest.raises(CryptographyMissing):
         telnyx_signed(PUBLIC, *of_telnyx(), BODY, NOW)
 
@@ -443,6 +439,8 @@ def test_whatever_the_headers_hold_it_is_refused(headers: dict[str, str]) -> Non
 
 
 def test_a_client_secret_is_base64() -> None:
-    assert genesys_secret_is_usable(CLIENT_SECRET)
-    assert not genesys_secret_is_usable("secret!")
-    assert not genesys_secret_is_usable("")
+    assert SYSTEM.key is not None
+    SYSTEM.key.check(CLIENT_SECRET)
+    for wrong in ("secret!", ""):
+        with pytest.raises(ValueError, match="base64"):
+            SYSTEM.key.check(wrong)
