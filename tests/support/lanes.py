@@ -102,7 +102,7 @@ def run(lane: Lane) -> int:
 
 def _pytest(lane: Lane, only: str, parallel: Sequence[str], seconds: float) -> int:
     marks = f"{only} and (soak or property)"
-    command = [sys.executable, "-m", "pytest", "-q", *parallel, "-m", marks, "--lane", lane.name]
+    command = [sys.executable, "-m", "pytest", "-q", *parallel, "-m", marks, f"--lane={lane.name}"]
     environment = {**os.environ, "VOXLANE_SOAK": "1", "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True) as process:
         try:

@@ -55,6 +55,7 @@ def _schemas(name: str, documents: Documents) -> dict[str, Schema]:
     names = documents.fields
     announced = _record(
         {
+            **{key: string(f"Of a call that comes in: {value}.") for key, value in documents.announced_by.items()},
             names.call_id: string("Which call."),
             names.caller: string("The number that calls."),
             names.called: string("The number that was called."),
@@ -78,18 +79,22 @@ def _record(fields: dict[str, Schema]) -> Schema:
 
 def _paths(name: str, documents: Documents) -> Schema:
     kind, names = documents.kind, documents.fields
-    document = answer(
-        f"The {kind}.",
-        **({JSON: media(listing({"type": "object"}))} if documents.as_json else {XML: media(string())}),
-    )
+    one: Schema = {"type": "object"}
+    body = (JSON, listing(one) if documents.lists_actions else one) if documents.as_json else (XML, string())
+    document = answer(f"The {kind}.", **{body[0]: media(body[1])})
+    answers = {"200": document}
+    if documents.announced_by:
+        answers["204"] = answer("It is not about a call that comes in.")
     sent = JSON if documents.as_json else FORM
-    call = _example({names.call_id: "CA0123456789", names.caller: "+4917012345678", names.called: "+4930123456"})
+    call = dict(documents.announced_by) | _example(
+        {names.call_id: "CA0123456789", names.caller: "+4917012345678", names.called: "+4930123456"}
+    )
     announced = operation(
         f"answer{name}",
         "Telephone",
         f"Answers a call of {documents.title}",
         f"The {kind} connects the call to `/v1/phone`, with a pass that is valid once, for a minute. {_CHECKED}",
-        {"200": document},
+        answers,
         _ERRORS,
         public=True,
         request=request_body(sent, f"{name}Call", {"A call": call}),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 XML = "text/xml"
@@ -66,10 +66,15 @@ class Documents:
     answer: Callable[[StreamOrder], Document]
     busy: Callable[[], Document]
     follow_up: Callable[[NextStep | None], Document] | None = None  # None: it does not ask what follows
+    lists_actions: bool = False  # its JSON documents are lists
     as_json: bool = False  # requests and documents are JSON; False: forms and XML
     by_get: bool = False  # it may ask with the fields in the query
-    announces: Callable[[Mapping[str, str]], bool] = _always  # whether a request is about a call that comes in
+    announced_by: Mapping[str, str] = field(default_factory=dict)  # what a request about a call that comes in says
     is_over: Callable[[Mapping[str, str]], bool] = _always  # whether a request is about a call that has ended
+
+    def announces(self, values: Mapping[str, str]) -> bool:
+        """Return whether a request is about a call that comes in."""
+        return all(values.get(name) == value for name, value in self.announced_by.items())
 
     @property
     def paths(self) -> tuple[str, ...]:

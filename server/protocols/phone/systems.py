@@ -16,13 +16,14 @@ from voxlane.server.protocols.phone.jambonz import JAMBONZ
 from voxlane.server.protocols.phone.line_events import CallFacts, LineCodec, Message
 from voxlane.server.protocols.phone.plivo import PLIVO
 from voxlane.server.protocols.phone.reading import call_facts, event_name, json_object
+from voxlane.server.protocols.phone.sinch import SINCH
 from voxlane.server.protocols.phone.system import PHONE_ADDRESS, FirstMessage, TelephoneSystem
 from voxlane.server.protocols.phone.telnyx import TELNYX
 from voxlane.server.protocols.phone.twilio import TWILIO
 from voxlane.server.protocols.phone.vonage import VONAGE
 
 SYSTEMS: Mapping[str, TelephoneSystem] = {
-    one.name: one for one in (TWILIO, TELNYX, PLIVO, VONAGE, EXOTEL, GENESYS, JAMBONZ, ASTERISK)
+    one.name: one for one in (TWILIO, TELNYX, PLIVO, VONAGE, SINCH, EXOTEL, GENESYS, JAMBONZ, ASTERISK)
 }
 """The telephone systems by their names. Where two know a first message, the one that comes before has it."""
 

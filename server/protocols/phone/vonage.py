@@ -256,6 +256,7 @@ VONAGE = TelephoneSystem(
         busy=ncco_busy,
         follow_up=ncco_next,
         as_json=True,
+        lists_actions=True,
         by_get=True,  # its default
         # A document before the end would replace the one that is being followed.
         is_over=lambda values: values.get("status") in _ENDED,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import json
 import logging
 import time
@@ -37,6 +38,7 @@ from voxlane.server.tenants.accounts import Tenants
 PUBLIC = "https://example.org"
 SIGNER = Ed25519PrivateKey.generate()
 VONAGE_SECRET = "a-signature-secret-of-more-than-32-characters"
+SINCH_SECRET = base64.b64encode(b"the application's secret").decode()
 KEYS = PhoneKeys(
     phone="phone-key",
     systems={
@@ -44,6 +46,7 @@ KEYS = PhoneKeys(
         "telnyx": base64.b64encode(SIGNER.public_key().public_bytes_raw()).decode(),
         "plivo": "plivo-token",
         "vonage": VONAGE_SECRET,
+        "sinch": SINCH_SECRET,
     },
 )
 CALL = {"CallSid": "CA1", "From": "+4917012345678", "To": "+4930123456"}
@@ -87,6 +90,14 @@ def by_vonage(body: bytes, jti: str = "1") -> dict[str, str]:
     claims = {"iat": int(time.time()), "jti": jti, "payload_hash": hashlib.sha256(body).hexdigest()}
     token = jwt.encode(claims, VONAGE_SECRET, algorithm="HS256")
     return {"authorization": f"Bearer {token}", "content-type": "application/json"}
+
+
+def by_sinch(body: bytes) -> dict[str, str]:
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    digest = base64.b64encode(hashlib.md5(body).digest()).decode()
+    text = f"POST\n{digest}\napplication/json\nx-timestamp:{stamp}\n/v1/phone/sinch"
+    mac = base64.b64encode(hmac.new(base64.b64decode(SINCH_SECRET), text.encode(), hashlib.sha256).digest()).decode()
+    return {"authorization": f"application KEY:{mac}", "x-timestamp": stamp, "content-type": "application/json"}
 
 
 def test_every_document_has_its_own_check() -> None:
@@ -245,6 +256,23 @@ async def test_a_call_of_vonage() -> None:
         assert connect["eventUrl"][0].startswith("https://example.org/v1/phone/vonage/next?ticket=")
         again = await server.client.post("/v1/phone/vonage", content=body, headers=by_vonage(body))
         assert again.status_code == 403  # the same token within a second
+
+
+async def test_a_call_of_sinch() -> None:
+    async with desk() as server:
+        call = {"event": "ice", "callid": "S-1", "cli": "4917012345678", "to": {"type": "number", "endpoint": "4930"}}
+        body = json.dumps(call).encode()
+        answer = await server.client.post("/v1/phone/sinch", content=body, headers=by_sinch(body))
+        action = answer.json()["action"]
+        known = server.admission.passes.redeem(action["callHeaders"][0]["value"])
+        assert known is not None
+        assert (known.call_id, known.caller, known.called) == ("S-1", "4917012345678", "4930")
+        assert action["destination"]["endpoint"] == "wss://example.org/v1/phone"
+        ended = json.dumps({"event": "dice", "callid": "S-1"}).encode()
+        answer = await server.client.post("/v1/phone/sinch", content=ended, headers=by_sinch(ended))
+        assert (answer.status_code, answer.content) == (204, b"")
+        wrong = {**by_sinch(body), "authorization": "application KEY:bm8="}
+        assert (await server.client.post("/v1/phone/sinch", content=body, headers=wrong)).status_code == 403
 
 
 async def test_vonage_is_told_what_follows_only_at_the_end() -> None:

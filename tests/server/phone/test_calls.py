@@ -14,6 +14,7 @@ import pytest
 from house import start as start_house
 from peer import eventually
 from phone_caller import STREAM, calling, start
+from phone_systems import SinchCaller
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -54,6 +55,18 @@ async def test_keys_are_a_turn_and_its_answer_is_heard(serving: Any) -> None:
         await caller.stop()
         assert await caller.gone() == 1000
         await ended(running)
+
+
+async def test_a_call_of_sinch_which_knows_no_keys(serving: Any) -> None:
+    config = replace(QUIET, greeting="Good morning. " * 12)
+    async with serving(phone=config) as running, SinchCaller.calling(str(running.client.base_url)) as caller:
+        await eventually(lambda: len(caller.played) > 16_000)
+        (conversation,) = running.service.sessions._conversations.values()
+        conversation.feed(TextTurn("Hello"))
+        await eventually(lambda: caller.clears)
+        await eventually(lambda: history(running)[-1] == ("assistant", "Hello"))
+        assert caller.answered
+        assert not caller.wrong
 
 
 async def test_a_greeting_is_said_on_answer_and_a_key_interrupts_it(serving: Any) -> None:

@@ -268,6 +268,36 @@ class VonageCaller(Caller):
         self.return_mark(json.dumps({"mark": name}))
 
 
+class SinchCaller(Caller):
+    """Sinch: 16-bit sound in binary messages once the call is answered; no marks."""
+
+    system = "sinch"
+    codec = "pcm16"
+    rate = 16_000
+    silence = b"\0"
+    answered = False
+
+    def start(self) -> list[Message]:
+        about = {"command": "connect", "version": 1, "callId": "a-call", "applicationKey": "A", "codec": "PCM"}
+        return [json.dumps({**about, "sampleRate": self.rate, "callHeaders": self.parameters})]
+
+    def speak(self, sound: bytes) -> None:
+        if self.answered:
+            self.post(sound)
+
+    def take(self, message: Message) -> None:
+        if isinstance(message, bytes):
+            self.line.add(message)
+            return
+        match json.loads(message)["command"]:
+            case "answer":
+                self.answered = True
+            case "clear":
+                self.clear()
+            case other:
+                self.wrong.append(other)
+
+
 class GenesysCaller(Caller):
     """Genesys' Audio Connector. It checks every number of every text, and takes five messages a second, or 25 at once.
 

@@ -16,6 +16,7 @@ from voxlane.server.protocols.phone.genesys import Genesys
 from voxlane.server.protocols.phone.jambonz import Jambonz
 from voxlane.server.protocols.phone.line_events import CallStarted, LineCodec, Message
 from voxlane.server.protocols.phone.plivo import Plivo
+from voxlane.server.protocols.phone.sinch import Sinch
 from voxlane.server.protocols.phone.telnyx import Telnyx
 from voxlane.server.protocols.phone.twilio import Twilio
 from voxlane.server.protocols.phone.vonage import Vonage
@@ -151,6 +152,11 @@ def exotel_media(data: bytes, chunk: int) -> str:
 
 
 # ---- Vonage
+
+SINCH_CONNECT = (
+    '{"command":"connect","version":1,"callId":"a-call","applicationKey":"669E367E","codec":"PCM",'
+    '"sampleRate":16000,"callHeaders":{}}'
+)
 
 VONAGE_CONNECTED = (
     '{"event": "websocket:connected", "content-type": "audio/l16;rate=16000", "prop1": "value1", '
@@ -305,6 +311,7 @@ LINES = {
         _other(exotel_media(b"12", 1), "stream_sid"),
     ),
     "vonage": Line(Vonage, (VONAGE_CONNECTED,), PCM_16K, _raw, _binary),
+    "sinch": Line(Sinch, (SINCH_CONNECT,), PCM_16K, _raw, _binary),
     "genesys": Line(Genesys, (GENESYS_OPEN,), MULAW, _raw, _binary, _other(genesys("ping", 2), "id")),
     "jambonz": Line(Jambonz, (JAMBONZ_CALL,), PCM_16K, _raw, _binary),
     "asterisk": Line(
