@@ -34,7 +34,7 @@ class DelayFinder:
         self._sum[:] = 0
         self._last = -1
 
-    def look(self, heard: Floats, played: Floats) -> int | None:
+    def find(self, heard: Floats, played: Floats) -> int | None:
         """Return the delay in samples once two looks agree on it, else None.
 
         `heard` is WINDOW samples of the microphone; `played` ends with the same moment and is LONGEST samples longer.

@@ -8,7 +8,7 @@ The job uses it like this, one look at a time:
     listener.hear(samples)  or  listener.end()
     for heard in listener.settled(): publish              segments that closed where their last look had ended
     while look := listener.next_look():                   always the newest audio
-        publish(listener.looked(look, tokens, logprobs))  decoded from listener.clip(look)
+        publish(listener.decoded(look, tokens, logprobs))  decoded from listener.clip(look)
     if listener.done: finish
 """
 
@@ -162,7 +162,7 @@ class Transcriber:
         """Return a look's audio."""
         return self._audio.clip(look.start, look.end)
 
-    def looked(
+    def decoded(
         self, look: DecodeRequest, tokens: Sequence[int], logprobs: Sequence[float], no_speech: float = 0.0
     ) -> Heard:
         """Take a look's result: its tokens without the end token, the forced ones included, and their logprobs."""

@@ -304,7 +304,7 @@ class TextJob(Job):
         if self._constraint is not None and self._constraint.complete(request.tokens):
             return "eos"
         if self._stream.stopped or (
-            self._guard is not None and self._guard.look(request.tokens, request.prompt_tokens)
+            self._guard is not None and self._guard.repeats(request.tokens, request.prompt_tokens)
         ):
             return "stop"
         return "length" if request.tokens_left <= 0 else None

@@ -352,7 +352,7 @@ class TranscribeJob(Job):
         self._attention = ((look.start, look.end), outcome.attention)
         self._look = None
         change.drop.append(request)
-        self._tell(self._listener.looked(look, tokens, self._logprobs, self._no_speech), change, now)
+        self._tell(self._listener.decoded(look, tokens, self._logprobs, self._no_speech), change, now)
         self._go_on(change, now)
 
     def _timed(self, closed: Closed) -> tuple[Word, ...]:

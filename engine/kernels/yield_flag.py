@@ -34,9 +34,9 @@ class YieldFlag:
         )
 
 
-def yield_to_critical(way: YieldFlag, *, first: bool) -> None:
+def yield_to_critical(yield_flag: YieldFlag, *, first: bool) -> None:
     """Wait on the device while a flag is set; `first` resets the pass's time. On a CPU nothing runs beside a step."""
-    if way.asked.is_cuda:
+    if yield_flag.asked.is_cuda:
         from voxlane.engine.kernels import yield_flag_triton
 
-        yield_flag_triton.yield_to_critical(way, MOST_NS, first=first)
+        yield_flag_triton.yield_to_critical(yield_flag, MOST_NS, first=first)

@@ -35,9 +35,15 @@ def give_way_kernel(asked, waited_ns, most_ns, askers, ASKERS: tl.constexpr, FIR
     tl.store(waited_ns, before + elapsed)
 
 
-def yield_to_critical(way: YieldFlag, most_ns: int, *, first: bool) -> None:
+def yield_to_critical(yield_flag: YieldFlag, most_ns: int, *, first: bool) -> None:
     """Queue the wait; `first` resets the pass's time."""
-    askers = way.asked.numel()
+    askers = yield_flag.asked.numel()
     give_way_kernel[(1,)](
-        way.asked, way.waited_ns, most_ns, askers, ASKERS=triton.next_power_of_2(askers), FIRST=first, num_warps=1
+        yield_flag.asked,
+        yield_flag.waited_ns,
+        most_ns,
+        askers,
+        ASKERS=triton.next_power_of_2(askers),
+        FIRST=first,
+        num_warps=1,
     )

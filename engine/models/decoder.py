@@ -90,8 +90,8 @@ class DecoderLayers:
         project, eps, parts = self.project, self.config.norm_eps, layout.parts
         x = rms_norm(residual, self._first_norm, eps, self.dtype)
         for index, (layer, page) in enumerate(zip(self._layers, pages, strict=True)):
-            if layout.way is not None and index % EVERY_LAYERS == 0:
-                yield_to_critical(layout.way, first=index == 0)
+            if layout.yield_flag is not None and index % EVERY_LAYERS == 0:
+                yield_to_critical(layout.yield_flag, first=index == 0)
             attend = paged_attention if observe is None else _observed(observe, index)
             mixed = self._mix_parts(project(x, layer.mix, layer.mix_bias), layer, page, parts, attend)
             x = project(mixed, layer.out, layer.out_bias)

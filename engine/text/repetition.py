@@ -33,7 +33,7 @@ class LoopGuard:
         self.repeating = False  # half of a loop has been seen
         self.looping = False
 
-    def look(self, tokens: Sequence[int], start: int) -> bool:
+    def repeats(self, tokens: Sequence[int], start: int) -> bool:
         """Check an output, which begins at `start` of `tokens`, if it has grown enough; return whether it loops."""
         count = len(tokens) - start
         if count - self._seen < CHECK_TOKENS:

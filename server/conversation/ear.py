@@ -270,7 +270,7 @@ class Ear:
         return total / len(last) - self._room.person
 
     @property
-    def stirs(self) -> bool:
+    def may_speak(self) -> bool:
         """Whether the last 40 ms of a pause may be the beginning of a voice: the detector says so 50 ms later."""
         return self._hearing is Hearing.PAUSED and sum(self._recent) >= _STIRRING
 

@@ -234,7 +234,7 @@ class EchoCanceller:
         played = self._played[self._end - WINDOW - LONGEST : self._end]
         heard = self._heard[self._end - WINDOW : self._end].copy()
         heard[: max(0, WINDOW - self._fresh)] = 0  # sound from before has another delay
-        found = self._finder.look(heard, played)
+        found = self._finder.find(heard, played)
         self._vain = self._vain + 1 if found is None else 0
         if found is None:
             if self._vain >= _VAIN and not self._unsettled and self._filter is not None:

@@ -62,7 +62,7 @@ SHORTEST_S = 0.1
 ROUNDING_S = 0.005
 """How much later than the exact moment to wake, so that rounding causes no useless wake-up."""
 
-STIR_S = 0.15
+MAY_SPEAK_S = 0.15
 """A turn whose silence is long enough ends at most so much later, if the last sound may be the person going on."""
 
 MUTE_S = 1.0
@@ -177,7 +177,7 @@ class Floor:
         end_wait_s = self._least_end_wait_s(turn)
         if silence + LOOK_S >= end_wait_s:  # else no evidence makes the turn end before the next look
             end_wait_s = self._end_wait_s(turn)
-        waits = [*turning_points(end_wait_s, self.config), end_wait_s + STIR_S * self._ear.stirs]
+        waits = [*turning_points(end_wait_s, self.config), end_wait_s + MAY_SPEAK_S * self._ear.may_speak]
         return min((wait - silence for wait in waits if silence < wait < inf), default=inf)
 
     # ---- the person's voice
@@ -413,7 +413,7 @@ class Floor:
             case Meaning.NOTHING:
                 self._ear.rest()
                 return self._drop_turn(now)
-            case Meaning.END if self._ear.stirs and silence < wait_s + STIR_S:
+            case Meaning.END if self._ear.may_speak and silence < wait_s + MAY_SPEAK_S:
                 return []  # the person may just go on
             case Meaning.END:
                 turn.ended_words, turn.p_sound = turn.text, evidence.p_sound

@@ -21,7 +21,7 @@ def follow(turn: UserSpeech, answers: Answers, wanted: Playing, now: float) -> l
     if reply is not None and answers.talking and reply.playing is not wanted:
         effects = _play(reply, wanted, now)
     if turn.overlap is not None:
-        turn.overlap.look(Playing.FULL if reply is None else reply.playing, now)
+        turn.overlap.observe(Playing.FULL if reply is None else reply.playing, now)
     return effects
 
 
@@ -60,7 +60,7 @@ def _report(turn: UserSpeech, reply: Reply | None, now: float, *, committed: boo
     overlap, turn.held = turn.overlap, False
     if overlap is None:
         return []
-    overlap.look(Playing.FULL if reply is None else reply.playing, now)
+    overlap.observe(Playing.FULL if reply is None else reply.playing, now)
     verdict_ms, ducked_ms, muted_ms = (
         seconds * 1e3 for seconds in (now - overlap.onset_s, overlap.ducked_s, overlap.muted_s)
     )

@@ -191,7 +191,7 @@ class NativeEar(Ear):
         return found
 
     @property
-    def stirs(self) -> bool:
+    def may_speak(self) -> bool:
         """Whether the last 40 ms of a pause may be the beginning of a voice: the detector says so 50 ms later."""
         return self.hearing is Hearing.PAUSED and self._view.stirs >= _STIRRING
 

@@ -54,7 +54,7 @@ class Overlap:
     _playing: Playing = Playing.FULL
     _looked_s: float = 0.0
 
-    def look(self, playing: Playing, now: float) -> None:
+    def observe(self, playing: Playing, now: float) -> None:
         """Count the time since the last look; from now on the reply is played like this."""
         match self._playing:
             case Playing.DUCKED:

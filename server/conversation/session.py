@@ -107,7 +107,7 @@ class Session:
     def feed(self, event: ClientEvent | FromEngine | RequestsLost | Tick, now: float) -> list[Effect]:
         """Process an event; return its effects in order."""
         floor, answers = self._floor, self.answers
-        floor.lull.look(now)  # before the event, since sound resets it
+        floor.lull.observe(now)  # before the event, since sound resets it
         if type(event) is Audio:  # fifty a second
             return self._hear(event.pcm, now)
         effects: list[Effect] = []

@@ -30,7 +30,7 @@ class Lull:
     seconds: float = 0.0
     _looked_s: float = 0.0
 
-    def look(self, now: float) -> None:
+    def observe(self, now: float) -> None:
         """Count the time since the last look."""
         self.seconds += min(now - self._looked_s, 2 * LOOK_S)
         self._looked_s = now

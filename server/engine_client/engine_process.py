@@ -273,7 +273,7 @@ class EngineProcess(EngineClient):
         while True:
             await asyncio.sleep(LOOK_S)
             count = child.page.count  # 0: this engine does not count, and only a stop is noticed here
-            reason = watch.look(count, child.page.allowed_s, child.facts(), loading=not self._served or not count)
+            reason = watch.check(count, child.page.allowed_s, child.facts(), loading=not self._served or not count)
             if not self._fresh and not self._served and self._loop_time() - self._began_s > limits.FORK_READY_SECONDS:
                 reason = "it did not become ready"
             if reason:

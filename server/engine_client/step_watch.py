@@ -34,7 +34,7 @@ class StepWatch:
         self._cpu_s: float | None = None
         self._silent_s = self._stopped_s = 0.0
 
-    def look(self, count: int, allowed_s: float, facts: ThreadFacts | None, *, loading: bool = False) -> str:
+    def check(self, count: int, allowed_s: float, facts: ThreadFacts | None, *, loading: bool = False) -> str:
         """Return why the engine hangs, "" if it does not.
 
         `facts` is None if the thread cannot be looked at. While the engine loads, its count need not grow.

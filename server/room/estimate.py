@@ -118,7 +118,7 @@ class Door:
         self._closes = closes
         self.open = True
 
-    def look(self, use: float) -> bool:
+    def admits(self, use: float) -> bool:
         """Return whether the door is open with this use."""
         self.open = use < self._closes if self.open else use <= self._closes - BAND
         return self.open
@@ -178,12 +178,12 @@ class RoomEstimate:
             "first_sound": first_sound / self.levels.first_sound_s,
         }
 
-    def look(self, conversations: int, now: float) -> RoomLeft:
+    def room_left(self, conversations: int, now: float) -> RoomLeft:
         """Return the room that is left beside `conversations`, and move the doors."""
         uses, levels = self.uses(conversations, now), self.levels
         tightest: Measure = "blocks" if self._no_blocks else max(uses, key=lambda name: uses[name])
         use = uses[tightest]
-        new, resumed = self._for_new.look(use), self._for_resumed.look(use)
+        new, resumed = self._for_new.admits(use), self._for_resumed.admits(use)
         possible = conversations < levels.most and not self._no_blocks
         sure = conversations < levels.sure
         takes_new, takes_resumed = possible and (new or sure), possible and (resumed or sure)

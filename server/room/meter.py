@@ -81,10 +81,10 @@ class EngineRoom(Observer):
         self._counts.put_engine(self.number, "first_sound_weight", own.weight)
         self._counts.put_engine(self.number, "first_sound_at_s", own.at_s)
 
-    def look(self, conversations: int, now: float) -> RoomLeft:
+    def room_left(self, conversations: int, now: float) -> RoomLeft:
         """Return the room that is left here beside so many conversations at this engine."""
         self._read_counts()
-        return self.estimate.look(conversations, now)
+        return self.estimate.room_left(conversations, now)
 
     def uses(self, conversations: int, now: float) -> dict[Measure, float]:
         """Return the use of each measured value; 1 is full."""
@@ -180,7 +180,7 @@ class RoomMeter:
         """Return the room at each engine."""
         now = self._clock()
         counts = self._counts_at_engines()
-        return [one.look(count, now) for one, count in zip(self.engines, counts, strict=True)]
+        return [one.room_left(count, now) for one, count in zip(self.engines, counts, strict=True)]
 
     def _look(self) -> RoomLeft:
         """Return the room of all engines together."""

@@ -41,7 +41,7 @@ class RecordClaims:
         self._live_s = live_s
         self._metrics = metrics
 
-    async def look(self, name: str, token: str) -> FoundRecord:
+    async def find(self, name: str, token: str) -> FoundRecord:
         """Return the record of a conversation and leave it to its owner.
 
         Raise NotResumable if there is none, StoreUnavailable if the store does not answer.

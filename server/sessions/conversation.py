@@ -254,7 +254,7 @@ class Conversation:
     def _apply(self, event: ClientEvent | FromEngine | RequestsLost | Tick | None) -> None:
         now = self._now()
         if self.watch is not None and not self.over:
-            self.watch.look(self.session.answers.reply, now)
+            self.watch.observe(self.session.answers.reply, now)
             if isinstance(event, Audio):
                 self.watch.heard(event.pcm, now)
         self._apply_effects(lambda: self.session.open(now) if event is None else self.session.feed(event, now), now)

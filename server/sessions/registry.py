@@ -336,7 +336,7 @@ class SessionRegistry:
             raise NotResumable
         self.offer.check_models()
         # All that can refuse the client comes before the claim: that ends the conversation where it runs now.
-        found = await self._claims.look(name, hello.resume)
+        found = await self._claims.find(name, hello.resume)
         account = account_of(found.saved.settings.tenant)
         if account is None:
             raise NotResumable

@@ -35,10 +35,10 @@ class ConversationWatch:
         self._account = TurnAccount(clock_ns)
         self._over = False
 
-    def look(self, reply: Reply | None, now: float) -> None:
+    def observe(self, reply: Reply | None, now: float) -> None:
         """Take note of how far the current reply was heard."""
         if self._recording is not None:
-            self._recording.look(reply, now - self._origin_s)
+            self._recording.observe(reply, now - self._origin_s)
 
     def heard(self, pcm: bytes, now: float) -> None:
         """Take sound of the person that ends now: 16-bit samples at 16 kHz."""

@@ -65,7 +65,7 @@ class HeardReplies:
         self._heard: dict[int, int] = {}  # samples placed, by epoch, oldest first
         self._items: dict[str, int] = {}  # epochs by item
 
-    def look(self, reply: Reply | None, now: float, gain: float) -> Iterator[HeardPiece]:
+    def observe(self, reply: Reply | None, now: float, gain: float) -> Iterator[HeardPiece]:
         """Yield what was heard of the current reply since the last look; `gain` is how loud it was until now."""
         if reply is not None and not reply.silent and reply.stage in ("live", "held"):
             yield from self._place(reply.epoch, reply.position(now), now, gain)

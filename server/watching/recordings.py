@@ -236,10 +236,10 @@ class ConversationRecording:
             at_s, joins = self._caller.place(len(pcm) / 2 / RATE, now)
             self._add(HeardPiece(at_s, pcm, joins))
 
-    def look(self, reply: Reply | None, now: float) -> None:
+    def observe(self, reply: Reply | None, now: float) -> None:
         """Take what was heard of the current reply since the last look."""
         if self.sound_name:
-            for piece in self._replies.look(reply, now, self._gain):
+            for piece in self._replies.observe(reply, now, self._gain):
                 self._add(piece)
 
     def follow(self, event: ServerEvent, now: float) -> None:

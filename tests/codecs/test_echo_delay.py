@@ -17,7 +17,7 @@ def noise(seed: int, level: float = 0.1) -> np.ndarray:
 def looks(heard: np.ndarray, played: np.ndarray) -> list[int | None]:
     finder = DelayFinder()
     ends = range(LONGEST + WINDOW, len(played) + 1, WINDOW // 4)
-    return [finder.look(heard[end - WINDOW : end], played[end - WINDOW - LONGEST : end]) for end in ends]
+    return [finder.find(heard[end - WINDOW : end], played[end - WINDOW - LONGEST : end]) for end in ends]
 
 
 @settings(max_examples=examples(10), deadline=None)
@@ -41,6 +41,6 @@ def test_a_delay_that_was_forgotten_is_found_anew() -> None:
     played, finder = noise(1), DelayFinder()
     heard = np.concatenate([np.zeros(500, np.float32), played])[: len(played)]
     window = heard[-WINDOW:], played[-WINDOW - LONGEST :]
-    assert [finder.look(*window), finder.look(*window)] == [None, 500]
+    assert [finder.find(*window), finder.find(*window)] == [None, 500]
     finder.forget()
-    assert [finder.look(*window), finder.look(*window)] == [None, 500]
+    assert [finder.find(*window), finder.find(*window)] == [None, 500]

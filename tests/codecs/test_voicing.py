@@ -31,7 +31,7 @@ def looks(samples: Sound) -> list[tuple[float, float]]:
     found = []
     while look := listener.next_look():
         found.append((look.start / RATE, look.end / RATE))
-        listener.looked(look, [], [])
+        listener.decoded(look, [], [])
     return found
 
 

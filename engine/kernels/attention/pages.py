@@ -55,7 +55,7 @@ class Layout:
     block_tables: Tensor  # [rows, max_blocks], int32, padded with 0
     max_query: int = 0  # the most queries a row has, if the host knows; 0: it does not. Reading it back would wait
     common_start: int = -1  # the position of every row's first query, where row r has block r and no other; else -1
-    way: YieldFlag | None = None  # the flags that the step yields to between layers; None: it does not yield
+    yield_flag: YieldFlag | None = None  # the flags that the step yields to between layers; None: it does not yield
     arrivals: Tensor | None = None  # new_arrivals(), where the tensors are kept for many steps; None: made every time
     thinned_from: Tensor | None = (
         None  # [rows], int32: the first position whose key stands for several; None: none does

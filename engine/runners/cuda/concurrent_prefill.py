@@ -82,11 +82,13 @@ class CudaConcurrentPrefill(Immediate):
     most_launches = MOST_LAUNCHES
 
     def __init__(
-        self, model: DecoderModel, cache: KVCache, device: torch.device, way: YieldFlag, *, context_tokens: int
+        self, model: DecoderModel, cache: KVCache, device: torch.device, yield_flag: YieldFlag, *, context_tokens: int
     ) -> None:
         """Raise a flag of `way`, which has MOST_LAUNCHES of them, while prompts are on the device."""
         self._device = device
-        self._sides = [_Side(model, cache, device, way.asked[n : n + 1], context_tokens) for n in range(MOST_LAUNCHES)]
+        self._sides = [
+            _Side(model, cache, device, yield_flag.asked[n : n + 1], context_tokens) for n in range(MOST_LAUNCHES)
+        ]
         self.phases: dict[str, tuple[float, float]] = {}
 
     def capture(self, progress: Callable[[float], None] = lambda done: None) -> None:

@@ -47,7 +47,7 @@ class DecodeGraphs:
         rows: DecodeRows,
         context_tokens: int,
         device: torch.device,
-        way: YieldFlag | None = None,
+        yield_flag: YieldFlag | None = None,
     ) -> None:
         """Let steps of many rows yield to critical prompts, if there is a `way`."""
         capacity, block_tokens = rows.capacity, cache.block_tokens
@@ -55,7 +55,7 @@ class DecodeGraphs:
         self._pages = cache.layers
         self._block_tokens = block_tokens
         self._host_packet = rows.packet
-        self._way = way
+        self._yield_flag = yield_flag
         self._buckets = buckets_up_to(capacity)
         self._pinned = device.type == "cuda"
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
@@ -119,7 +119,7 @@ class DecodeGraphs:
             self._lengths[:rows],
             self.tables[:rows],
             max_query=1,
-            way=self._way if rows >= GIVING_WAY else None,
+            yield_flag=self._yield_flag if rows >= GIVING_WAY else None,
             arrivals=self._arrivals,
         )
         unpack(packet, tokens, layout, self._block_tokens, self.choices)

@@ -101,14 +101,22 @@ class CudaRunner(Runner):
         super().__init__(model, cache)
         self._device = device
         self._rows = DecodeRows(max_batch, cache.block_tokens, pinned=device.type == "cuda")
-        way = YieldFlag.make(MOST_LAUNCHES, device)
-        self._graphs = DecodeGraphs(model, cache, self._rows, context_tokens, device, way)
+        yield_flag = YieldFlag.make(MOST_LAUNCHES, device)
+        self._graphs = DecodeGraphs(model, cache, self._rows, context_tokens, device, yield_flag)
         self._prompt_graphs = PromptGraphs(
-            model, cache, device, self._graphs.beside, max_rows=max_batch, context_tokens=context_tokens, way=way
+            model,
+            cache,
+            device,
+            self._graphs.beside,
+            max_rows=max_batch,
+            context_tokens=context_tokens,
+            yield_flag=yield_flag,
         )
-        self._joint_graphs = JointGraphs(model, cache, self._graphs, self._prompt_graphs, max_rows=max_batch, way=way)
+        self._joint_graphs = JointGraphs(
+            model, cache, self._graphs, self._prompt_graphs, max_rows=max_batch, yield_flag=yield_flag
+        )
         self._prompts = PromptRunner(model, cache, device, self._graphs.beside, self._prompt_graphs)
-        self.concurrent_prefill = CudaConcurrentPrefill(model, cache, device, way, context_tokens=context_tokens)
+        self.concurrent_prefill = CudaConcurrentPrefill(model, cache, device, yield_flag, context_tokens=context_tokens)
         self._watches = itertools.cycle([Stopwatch(device), Stopwatch(device)])  # two steps may be read at once
         self._prepared: DecoderStep | None = None
         self._sound = True  # the last launch has had no fault so far

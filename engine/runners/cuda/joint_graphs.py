@@ -44,13 +44,13 @@ class JointGraphs:
         prompts: PromptGraphs,
         *,
         max_rows: int,
-        way: YieldFlag | None = None,
+        yield_flag: YieldFlag | None = None,
     ) -> None:
         """Join the steps of `decodes`, which has `max_rows` rows, and of `prompts`."""
         self._model = model
         self._pages = cache.layers
         self._decodes, self._prompts = decodes, prompts
-        self._way = way
+        self._yield_flag = yield_flag
         self._rows = sorted({min(size, max_rows) for size in ROWS})
         self._graphs: dict[JointShape, torch.cuda.CUDAGraph] = {}
 
@@ -94,7 +94,7 @@ class JointGraphs:
         with torch.inference_mode():
             tokens, layout = self._decodes.begin(rows)
             more, beside = self._prompts.begin(kind)
-            layout = replace(layout, way=self._way, beside=beside)
+            layout = replace(layout, yield_flag=self._yield_flag, beside=beside)
             hidden = self._model.forward(torch.cat([tokens, more]), layout, self._pages)
             picked = self._prompts.pick(kind, hidden[rows:])
             logits = self._model.logits(torch.cat([hidden[:rows], picked]))

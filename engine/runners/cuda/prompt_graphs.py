@@ -51,7 +51,7 @@ class PromptGraphs:
         *,
         max_rows: int,
         context_tokens: int,
-        way: YieldFlag | None = None,
+        yield_flag: YieldFlag | None = None,
         asks: Tensor | None = None,
     ) -> None:
         """Write choices to `beside`, [2, max_rows] int32 on the device.
@@ -61,7 +61,7 @@ class PromptGraphs:
         self._model = model
         self._cache = cache
         self._beside = beside
-        self._way, self._asks = way, asks
+        self._yield_flag, self._asks = yield_flag, asks
         self._arrivals = new_arrivals(device)
         self._context_tokens = context_tokens
         few = min(FEW_ROWS, max_rows)
@@ -135,7 +135,9 @@ class PromptGraphs:
         """Queue a packet's way to the device; return the tokens and the layout of its step."""
         packet = self._packets[shape]
         packet.send()
-        return packet.device["tokens"].long(), layout_of(packet.device, way=self._way, arrivals=self._arrivals)
+        return packet.device["tokens"].long(), layout_of(
+            packet.device, yield_flag=self._yield_flag, arrivals=self._arrivals
+        )
 
     def pick(self, shape: Shape, hidden: Tensor) -> Tensor:
         """Return the hidden states after which tokens are chosen, of those of all tokens."""

@@ -66,7 +66,11 @@ def _ends(shapes: Mapping[str, tuple[int, ...]]) -> list[int]:
 
 
 def layout_of(
-    part: Mapping[str, Tensor], *, max_query: int = 0, way: YieldFlag | None = None, arrivals: Tensor | None = None
+    part: Mapping[str, Tensor],
+    *,
+    max_query: int = 0,
+    yield_flag: YieldFlag | None = None,
+    arrivals: Tensor | None = None,
 ) -> Layout:
     """Return the layout in the parts of a packet."""
     return Layout(
@@ -76,6 +80,6 @@ def layout_of(
         context_lengths=part["lengths"],
         block_tables=part["tables"],
         max_query=max_query,
-        way=way,
+        yield_flag=yield_flag,
         arrivals=arrivals,
     )

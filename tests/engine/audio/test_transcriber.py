@@ -114,7 +114,7 @@ def looks(listener: Transcriber, limit: int, short_windows: bool = False) -> lis
         assert listener.next_look() == look
         clip = listener.clip(look)
         found = hear_repeating(look, clip) if short_windows else hear(clip, look.forced)
-        heard.append(listener.looked(look, *found))
+        heard.append(listener.decoded(look, *found))
         assert listener.next_look() != look
     return heard
 
@@ -233,7 +233,7 @@ def test_a_look_under_way_when_its_segment_closes_is_the_final_one() -> None:
     assert look is not None
     assert not look.final
     listener.end()
-    heard = listener.looked(look, *hear(listener.clip(look), look.forced))
+    heard = listener.decoded(look, *hear(listener.clip(look), look.forced))
     assert heard.closed is not None
     assert listener.done
 
@@ -253,7 +253,7 @@ def test_looks_come_at_their_cadence_and_go_on_from_what_is_settled() -> None:
         while look := listener.next_look():
             seen.append(look)
             tokens, logprobs = hear(listener.clip(look), look.forced)
-            listener.looked(look, tokens, logprobs)
+            listener.decoded(look, tokens, logprobs)
     ends = [round(look.end / RATE, 3) for look in seen]
     assert ends[0] == pytest.approx(DEFAULT_POLICY.first_look_s, abs=0.04)
     assert min(np.diff(ends)) >= DEFAULT_POLICY.look_every_s - 1e-6
@@ -283,10 +283,10 @@ def test_wrong_turns_are_refused() -> None:
     look = listener.next_look()
     assert look is not None
     with pytest.raises(ValueError, match="not the look"):
-        listener.looked(DecodeRequest(look.start + 1, look.end, False, (), ()), [], [])
-    listener.looked(look, *hear(listener.clip(look), ()))
+        listener.decoded(DecodeRequest(look.start + 1, look.end, False, (), ()), [], [])
+    listener.decoded(look, *hear(listener.clip(look), ()))
     with pytest.raises(ValueError, match="not the look"):
-        listener.looked(look, [], [])
+        listener.decoded(look, [], [])
     with pytest.raises(ValueError, match="were dropped"):
         listener.clip(DecodeRequest(0, 10**6, True, (), ()))
     listener.end()
@@ -304,7 +304,7 @@ def test_forced_tokens_must_come_back() -> None:
         look = listener.next_look()
         if look is not None and look.forced:
             with pytest.raises(ValueError, match="forced"):
-                listener.looked(look, [1, 2, 3], [-0.1] * 3)
+                listener.decoded(look, [1, 2, 3], [-0.1] * 3)
             return
         looks(listener, 3)
     pytest.fail("nothing was settled")
@@ -326,7 +326,7 @@ def test_a_looping_hypothesis_is_heard_once() -> None:
     listener.end()
     look = listener.next_look()
     assert look is not None
-    heard = listener.looked(look, [2, 4, *[6, 7] * 20], [-0.1] * 42)
+    heard = listener.decoded(look, [2, 4, *[6, 7] * 20], [-0.1] * 42)
     assert heard.settled == (2, 4, 6, 7)
     assert heard.closed is not None
     assert len(heard.closed.logprobs) == 4
@@ -357,7 +357,7 @@ def write(listener: Transcriber, tokens: Sequence[int]) -> tuple[DecodeRequest, 
     look = listener.next_look()
     assert look is not None
     tokens = tokens[: max_tokens(look.end - look.start)]
-    return look, listener.looked(look, tokens, [-0.1] * len(tokens))
+    return look, listener.decoded(look, tokens, [-0.1] * len(tokens))
 
 
 def test_words_that_people_repeat_are_not_doubted() -> None:
@@ -400,7 +400,7 @@ def test_a_voice_that_comes_back_during_a_whole_look_gets_another_look() -> None
     assert look is not None
     assert look.whole
     listener.hear(sound([(True, 30)]))
-    assert listener.looked(look, PHRASE, [-0.1] * 4).tail == tuple(PHRASE)
+    assert listener.decoded(look, PHRASE, [-0.1] * 4).tail == tuple(PHRASE)
     after = listener.next_look()
     assert after is not None
     assert after.end > look.end
@@ -423,7 +423,7 @@ def test_hallucinations_are_not_decoded_again() -> None:
     listener.end()
     look = listener.next_look()
     assert look is not None
-    heard = listener.looked(look, [*PHRASE, *PHRASE], [-1.5] * 8)
+    heard = listener.decoded(look, [*PHRASE, *PHRASE], [-1.5] * 8)
     assert heard.closed is not None
     assert heard.settled == ()
     assert listener.done
@@ -445,6 +445,6 @@ def test_what_nobody_said_is_not_heard() -> None:
     listener.end()
     look = listener.next_look()
     assert look is not None
-    heard = listener.looked(look, [2, 3], [-1.9, -0.9], 0.7)
+    heard = listener.decoded(look, [2, 3], [-1.9, -0.9], 0.7)
     assert heard == Heard((), (), Closed(look.start, look.end, (), (), 0.7))
     assert listener.done

@@ -29,7 +29,7 @@ def looped_at(tokens: Sequence[int], least: int, start: int = 0) -> int | None:
     guard, grown = LoopGuard(least), list(tokens[:start])
     for count, token in enumerate(tokens[start:], 1):
         grown.append(token)
-        if guard.look(grown, start):
+        if guard.repeats(grown, start):
             assert guard.repeating
             return count
     return None
@@ -92,11 +92,11 @@ def test_repeating_goes_before_looping_and_may_end(least: int) -> None:
     guard, tokens = LoopGuard(least), []
     for token in [1, 2] * (least // 4 + CHECK_TOKENS // 2):
         tokens.append(token)
-        guard.look(tokens, 0)
+        guard.repeats(tokens, 0)
     assert guard.repeating
     assert not guard.looping or least == 16
     tokens += range(100, 100 + CHECK_TOKENS)
-    assert not guard.look(tokens, 0)
+    assert not guard.repeats(tokens, 0)
     assert not guard.repeating
 
 

@@ -78,7 +78,16 @@ def scene(voices: list[Floats], parts: list[tuple[int, float, float]], backgroun
 
 def properties(ear: Ear) -> tuple[object, ...]:
     return (
-        *(ear.heard, ear.hearing, ear.voiced_for, ear.faint, ear.faded_for, ear.strong_for, ear.excess_db, ear.stirs),
+        *(
+            ear.heard,
+            ear.hearing,
+            ear.voiced_for,
+            ear.faint,
+            ear.faded_for,
+            ear.strong_for,
+            ear.excess_db,
+            ear.may_speak,
+        ),
         *(ear.silence(ear.heard), ear.p_finished, ear.since(ear.heard - 800), ear.since(0)[:64]),
     )
 

@@ -69,12 +69,12 @@ def test_a_voice_that_goes_on_without_murmurs_never_gets_less(voice: VoiceSoFar,
 @given(st.lists(st.tuples(st.sampled_from(Playing), st.integers(0, 400)), max_size=20))
 def test_the_account_is_of_the_time_between_changes(steps: list[tuple[Playing, int]]) -> None:
     account, now, spent = Overlap(1, 30.0, 9.97), 10.0, dict.fromkeys(Playing, 0.0)
-    account.look(Playing.FULL, now)
+    account.observe(Playing.FULL, now)
     last = Playing.FULL
     for how, ms in steps:
         spent[last] += ms / 1e3
         now += ms / 1e3
-        account.look(how, now)
+        account.observe(how, now)
         last = how
     assert account.ducked_s == pytest.approx(spent[Playing.DUCKED])
     assert account.muted_s == pytest.approx(spent[Playing.HELD])

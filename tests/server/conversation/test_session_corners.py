@@ -202,7 +202,7 @@ def test_a_microphone_that_goes_mute_in_mid_word_ends_the_turn():
 def test_a_turn_does_not_end_while_the_person_may_just_go_on():
     table = Table(SessionConfig(turns=TurnPolicy(min_wait_s=0.5, max_wait_s=0.5)))
     table.speak("v", 40)
-    table.ear.stirs = True
+    table.ear.may_speak = True
     table.speak("s", 29)  # 0.58 s: long enough, but the last sound may be a voice
     assert not table.of(SpeechStopped)
     table.speak("s", 6)  # it was none
@@ -212,7 +212,7 @@ def test_a_turn_does_not_end_while_the_person_may_just_go_on():
 def test_a_turn_that_may_go_on_ends_although_no_more_sound_comes():
     table = Table(SessionConfig(turns=TurnPolicy(min_wait_s=2.2, max_wait_s=2.2)))
     table.speak("v", 40)
-    table.ear.stirs = True
+    table.ear.may_speak = True
     table.speak("s", 111)
     assert not table.of(SpeechStopped)
     table.wait(200)

@@ -28,7 +28,7 @@ from voxlane.server.conversation.client_events import (
 )
 from voxlane.server.conversation.effects import Effect, RequestsLost, Tick
 from voxlane.server.conversation.end_of_turn import end_wait_s, worth_preparing
-from voxlane.server.conversation.floor import MUTE_S, ROUNDING_S, STIR_S, Floor
+from voxlane.server.conversation.floor import MAY_SPEAK_S, MUTE_S, ROUNDING_S, Floor
 from voxlane.server.conversation.session import Session
 from voxlane.server.conversation.silence import LOOK_S, Meaning, meaning, turning_points
 from voxlane.server.conversation.turns import BargePolicy, TurnPolicy
@@ -45,7 +45,7 @@ class ThoroughFloor(Floor):
             rests = [max(0.0, MUTE_S - self.lull.seconds)]
         if turn is not None and turn.silent and not turn.manual:
             silence, wait_s = self._silence_s(), self._end_wait_s(turn)
-            waits = [*turning_points(wait_s, self.config), wait_s + STIR_S * self._ear.stirs]
+            waits = [*turning_points(wait_s, self.config), wait_s + MAY_SPEAK_S * self._ear.may_speak]
             rests = [wait - silence for wait in waits if silence < wait < inf]
         times = [now + min(LOOK_S, rest + ROUNDING_S) for rest in rests]
         later = (self.pending.idle_at(), self.pending.answer_at())
@@ -80,7 +80,7 @@ class ThoroughFloor(Floor):
             case Meaning.NOTHING:
                 self._ear.rest()
                 return self._drop_turn(now)
-            case Meaning.END if self._ear.stirs and silence < wait_s + STIR_S:
+            case Meaning.END if self._ear.may_speak and silence < wait_s + MAY_SPEAK_S:
                 return []
             case Meaning.END:
                 turn.ended_words, turn.p_sound = turn.text, evidence.p_sound
@@ -108,7 +108,7 @@ class ThoroughSession(Session):
 
 
 class UncertainEar(ScriptedEar):
-    """Voices that end in different ways, and pauses in which something stirs."""
+    """Voices that end in different ways, and pauses in which something may_speak."""
 
     def _chance(self, what: str) -> float:
         return hashlib.sha256(f"{what} {self._last}".encode()).digest()[0] / 255
@@ -119,11 +119,11 @@ class UncertainEar(ScriptedEar):
         return self._chance("finished") if paused else None
 
     @property
-    def stirs(self) -> bool:
-        return self._state == "paused" and self._chance(f"stirs {self._frames // 3}") > 0.7
+    def may_speak(self) -> bool:
+        return self._state == "paused" and self._chance(f"may_speak {self._frames // 3}") > 0.7
 
-    @stirs.setter
-    def stirs(self, _: bool) -> None:
+    @may_speak.setter
+    def may_speak(self, _: bool) -> None:
         pass
 
 

@@ -19,7 +19,7 @@ def looks_until_hung(
     The first look only sees the count.
     """
     for number, fact in enumerate(facts, start=1):
-        if watch.look(count, allowed_s, fact, loading=loading):
+        if watch.check(count, allowed_s, fact, loading=loading):
             return number
     return None
 
@@ -61,7 +61,7 @@ def test_a_thread_that_cannot_go_on_does_not_hang(facts: list[ThreadFacts | None
 def test_a_thread_that_counts_never_hangs(state: str) -> None:
     watch = StepWatch(HANG_S)
     for count in range(1000):
-        assert not watch.look(count, 0.0, ThreadFacts(state, count * LOOK_S))
+        assert not watch.check(count, 0.0, ThreadFacts(state, count * LOOK_S))
 
 
 def test_an_announced_operation_may_take_as_long_as_it_says() -> None:
@@ -81,7 +81,7 @@ def test_a_stop_that_ends_in_time_is_forgotten() -> None:
     watch = StepWatch(HANG_S)
     few = round(HANG_S / LOOK_S) - 1
     for facts in itertools.chain.from_iterable((*same("T", few), *running(0.0, 1)) for _ in range(5)):
-        assert not watch.look(7, 60.0, facts)
+        assert not watch.check(7, 60.0, facts)
 
 
 def test_a_hang_need_not_be_looked_for() -> None:

@@ -111,13 +111,13 @@ async def test_a_conversation_goes_to_the_engine_with_room(tmp_path: Path) -> No
 async def test_a_choice_looks_at_each_engine_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with columns(tmp_path, 1) as (counts,):
         process, looked = Process(counts), list[RoomEstimate]()
-        look = RoomEstimate.look
+        look = RoomEstimate.room_left
 
         def counted(estimate: RoomEstimate, conversations: int, now: float) -> RoomLeft:
             looked.append(estimate)
             return look(estimate, conversations, now)
 
-        monkeypatch.setattr(RoomEstimate, "look", counted)
+        monkeypatch.setattr(RoomEstimate, "room_left", counted)
         process.open("voice-0")
         assert looked == [engine.estimate for engine in process.room.engines]
         await process.stop()
@@ -144,9 +144,9 @@ async def test_first_sounds_are_those_of_their_engine(tmp_path: Path) -> None:
         for _ in range(20):
             process.sounded("voice-0", 9.0)
             process.sounded("voice-1", 0.1)
-        assert process.room.engines[slow].look(1, 1000.0).tightest == "first_sound"
-        assert not process.room.engines[slow].look(1, 1000.0).takes_new
-        assert process.room.engines[1 - slow].look(1, 1000.0).takes_new
+        assert process.room.engines[slow].room_left(1, 1000.0).tightest == "first_sound"
+        assert not process.room.engines[slow].room_left(1, 1000.0).takes_new
+        assert process.room.engines[1 - slow].room_left(1, 1000.0).takes_new
         await process.stop()
 
 
@@ -193,7 +193,7 @@ def test_the_numbers_of_a_cell_agree_with_its_doors(engines: list[tuple[float, i
         estimate = RoomEstimate(levels(CONFIG.room, 100, on_cpu=True))
         estimate.looped(0.0, 600.0, count)
         estimate.stepped(share, 600.0, 1.0, 60.0)
-        rooms.append(estimate.look(count, 60.0))
+        rooms.append(estimate.room_left(count, 60.0))
     total = max(0, sum(count for _, count in engines) + beside)  # some connections have no engine yet
     left = together(rooms, len(rooms), total, 100)
     assert left.takes_new == (total < 100 and any(room.takes_new for room in rooms))

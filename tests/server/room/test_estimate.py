@@ -43,11 +43,11 @@ def measured(
 
 
 def room(estimate: RoomEstimate, conversations: int) -> RoomLeft:
-    return estimate.look(conversations, 60.0)
+    return estimate.room_left(conversations, 60.0)
 
 
 def test_an_idle_server_has_all_its_room() -> None:
-    left = RoomEstimate(LEVELS).look(0, 0.0)
+    left = RoomEstimate(LEVELS).room_left(0, 0.0)
     assert (left.percent, left.takes_new, left.takes_resumed) == (100, True, True)
     assert left.more == 90  # as many as are allowed, but for what is kept
     assert left.more_resumed == 100
@@ -93,7 +93,7 @@ def test_a_burst_counts_before_it_is_measured() -> None:
     """Conversations that came in the last second are in no moving value yet; they must count all the same."""
     estimate = measured(share=0.19, conversations=10)  # 2 % each
     taken = 10
-    while estimate.look(taken, 60.0).takes_new:
+    while estimate.room_left(taken, 60.0).takes_new:
         taken += 1
     assert 40 <= taken <= 60
 
@@ -101,27 +101,27 @@ def test_a_burst_counts_before_it_is_measured() -> None:
 def test_one_slow_turn_closes_no_door() -> None:
     estimate = RoomEstimate(LEVELS)
     estimate.sounded(2.0, 1.0)
-    assert estimate.look(5, 1.0).takes_new
+    assert estimate.room_left(5, 1.0).takes_new
 
 
 def test_what_was_slow_is_forgotten() -> None:
     estimate = measured(share=1.0, first_sound_s=5.0, conversations=10)
-    assert not estimate.look(10, 60.0).takes_new
-    assert estimate.look(10, 60.0 + 5 * MOVING_S).takes_new  # no report since: the engine is idle
+    assert not estimate.room_left(10, 60.0).takes_new
+    assert estimate.room_left(10, 60.0 + 5 * MOVING_S).takes_new  # no report since: the engine is idle
 
 
 def test_blocks_that_were_given_back_are_seen_though_the_engine_is_idle() -> None:
     estimate = measured(available=0.02, conversations=10)
-    assert not estimate.look(10, 60.0).takes_new
+    assert not estimate.room_left(10, 60.0).takes_new
     estimate.stepped(0.0, 0.01, 1.0, 60.0)  # the last report before the engine had nothing to do
-    assert estimate.look(10, 60.0 + 5 * MOVING_S).takes_new
+    assert estimate.room_left(10, 60.0 + 5 * MOVING_S).takes_new
 
 
 def test_a_new_engine_begins_with_all_its_room() -> None:
     estimate = measured(share=1.0, available=0.0, conversations=10)
-    assert not estimate.look(10, 60.0).takes_new
+    assert not estimate.room_left(10, 60.0).takes_new
     estimate.engine_lost()
-    assert estimate.look(10, 60.0).takes_new
+    assert estimate.room_left(10, 60.0).takes_new
 
 
 def test_resumed_conversations_have_room_when_new_ones_have_none() -> None:
@@ -182,7 +182,7 @@ def test_nothing_is_admitted_without_kv_blocks(
 ) -> None:
     estimate = measured(share, 1.0, lag_s, first, seen, replace(LEVELS, sure=sure))
     estimate.stepped(share, 0.01, 0.0, 60.0)  # just now; the mean has hardly moved
-    left = estimate.look(now, 60.0)
+    left = estimate.room_left(now, 60.0)
     assert not left.takes_new
     assert not left.takes_resumed
     assert left.tightest == "blocks"
@@ -194,7 +194,7 @@ def test_a_door_moves_only_when_the_use_has_crossed_the_band(closes: float, uses
     door, moved_at = Door(closes), 0.0
     for use in uses:
         before = door.open
-        if door.look(use) != before:
+        if door.admits(use) != before:
             assert abs(use - moved_at) >= BAND - 1e-9 or moved_at == 0.0
             moved_at = use
             assert door.open == (use <= closes - BAND)
@@ -211,7 +211,7 @@ def test_noise_does_not_flap(centre: float, seed: int) -> None:
         estimate.looped(0.0, 1.0, 10)
         jump = 1 + (noise.random() - 0.5) / 3
         estimate.stepped(min(1.0, centre * jump), 1.0, 1.0, now)
-        is_open = estimate.look(10, now).takes_new
+        is_open = estimate.room_left(10, now).takes_new
         moves, was = moves + (is_open != was), is_open
     assert moves <= 3  # in five minutes; without the band, dozens
 
@@ -225,7 +225,7 @@ def test_admission_settles_where_conversations_fill_the_engine(arrivals: int, co
     for second in range(120):
         now = float(second)
         for _ in range(arrivals):
-            inside += estimate.look(inside, now).takes_new
+            inside += estimate.room_left(inside, now).takes_new
         estimate.looped(0.0, 1.0, inside)
         estimate.stepped(min(1.0, inside * cost), 1.0, 1.0, now)
     holds = 0.95 / cost

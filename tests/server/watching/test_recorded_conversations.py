@@ -32,7 +32,7 @@ class WatchedTable(Table):
         self.events: list[Any] = []
 
     def feed(self, event: Any) -> list[Any]:
-        self._place(self.heard.look(self.session.answers.reply, self.now, 1.0))
+        self._place(self.heard.observe(self.session.answers.reply, self.now, 1.0))
         before = len(self.log)
         result = super().feed(event)
         for effect in self.log[before:]:

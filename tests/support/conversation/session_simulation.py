@@ -55,7 +55,7 @@ class ScriptedEar:
     def __init__(self) -> None:
         self.guarded = False
         self.faint = False
-        self.stirs = False  # the last sound of a pause may be a voice
+        self.may_speak = False  # the last sound of a pause may be a voice
         self._sound = bytearray()
         self._frames = 0
         self._run = 0  # frames of voice or noise since the onset

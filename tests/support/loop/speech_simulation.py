@@ -232,5 +232,5 @@ def transcript(audio: np.ndarray) -> str:
     texts = []
     while (look := listener.next_look()) is not None:
         tokens = offline(listener.clip(look))
-        texts.append(model.text_of(listener.looked(look, tokens, [-0.1] * len(tokens)).settled).strip())
+        texts.append(model.text_of(listener.decoded(look, tokens, [-0.1] * len(tokens)).settled).strip())
     return " ".join(text for text in texts if text)
