@@ -31,10 +31,10 @@ from voxlane.codecs.pcm import encode_pcm16
 from voxlane.codecs.voicing import FRAME_SAMPLES, Voicing
 from voxlane.engine.api import Append, Words, bundle, encode, fragments
 from voxlane.server.conversation.client_events import Audio
-from voxlane.server.conversation.ear import Ear
-from voxlane.server.conversation.echo_guard import EchoGuard
 from voxlane.server.conversation.effects import SendToEngine
-from voxlane.server.conversation.native_ear import NativeEar
+from voxlane.server.conversation.hearing.ear import Ear
+from voxlane.server.conversation.hearing.echo_guard import EchoGuard
+from voxlane.server.conversation.hearing.native_ear import NativeEar
 from voxlane.server.conversation.session import Session
 from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.protocols.dialect import Hello

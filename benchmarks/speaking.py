@@ -25,7 +25,7 @@ from support.speech import run
 from voxlane.engine.api import Append, EndInput, Samples, Submit
 from voxlane.engine.loop.core import Core
 from voxlane.engine.models.hibari.model import Hibari
-from voxlane.server.conversation.speech import ClauseCutter
+from voxlane.server.conversation.replies.clauses import ClauseCutter
 
 REPEATS, CLAUSES = 15, 1000
 BAR_MS = 60.0

@@ -19,7 +19,7 @@ from voxlane.engine.text.tools import Call, CallReader
 from voxlane.engine.weights import gguf_blocks, store
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.gguf import GGUFFile
-from voxlane.server.conversation.history import as_messages
+from voxlane.server.conversation.replies.history import as_messages
 from voxlane.server.conversation.values import Item
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from voxlane.engine.api import Finished, RequestStats, Samples
 from voxlane.server.audio.feeding import checked, feed_beside
-from voxlane.server.conversation.speech import Clause, ClauseCutter
+from voxlane.server.conversation.replies.clauses import Clause, ClauseCutter
 from voxlane.server.engine_client.stream import RequestStream
 from voxlane.server.errors import InvalidRequest
 from voxlane.server.limits import SPEECH_CHARACTERS

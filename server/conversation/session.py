@@ -26,7 +26,6 @@ from voxlane.engine.api import (
     ToolCall,
     Words,
 )
-from voxlane.server.conversation.answers import Answers
 from voxlane.server.conversation.client_events import (
     Audio,
     CancelReply,
@@ -47,15 +46,16 @@ from voxlane.server.conversation.client_events import (
     TextTurn,
     ToolResult,
 )
-from voxlane.server.conversation.ear import Ear
-from voxlane.server.conversation.echo_guard import EchoGuard
-from voxlane.server.conversation.editing import edit
 from voxlane.server.conversation.effects import Effect, RequestsLost, Send, Tick
-from voxlane.server.conversation.floor import Floor
-from voxlane.server.conversation.history import History
-from voxlane.server.conversation.saved import SavedHistory, SavedProgress
+from voxlane.server.conversation.hearing.ear import Ear
+from voxlane.server.conversation.hearing.echo_guard import EchoGuard
+from voxlane.server.conversation.replies.answers import Answers
+from voxlane.server.conversation.replies.editing import edit
+from voxlane.server.conversation.replies.history import History
+from voxlane.server.conversation.replies.saved import SavedHistory, SavedProgress
 from voxlane.server.conversation.server_events import Configured, Fault, FloorState
-from voxlane.server.conversation.user_turn import RATE
+from voxlane.server.conversation.turns.floor import Floor
+from voxlane.server.conversation.turns.user_turn import RATE
 from voxlane.server.conversation.values import SessionConfig, StateName
 
 PIECE_BYTES = 2 * 1600

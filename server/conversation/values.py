@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from voxlane.engine.api import Tool
 from voxlane.server import limits
-from voxlane.server.conversation.turns import BargePolicy, LanguageName, PhraseList, TurnPolicy
+from voxlane.server.conversation.turns.policies import BargePolicy, LanguageName, PhraseList, TurnPolicy
 
 StateName = Literal["listening", "hearing", "thinking", "speaking", "held"]
 TurnEnd = Literal["done", "interrupted", "failed"]

@@ -103,7 +103,7 @@ class CountedFrames(WebSocketsSansIOProtocol):
         """Give the application a way to say that the client may send."""
         super().handle_connect(event)
         if not self.close_sent:
-            # uvicorn hands the scope to the application: there sessions/connection.py reaches this by admit and give_to.
+            # uvicorn gives the scope to the application, where sessions/connection.py reaches this: admit, give_to.
             self.scope["extensions"][_EXTENSION] = cast(dict[object, object], self)
 
     def connection_lost(self, exc: Exception | None) -> None:

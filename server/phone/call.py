@@ -31,7 +31,7 @@ from voxlane.server.conversation.server_events import (
     ToolCalled,
     UserTurn,
 )
-from voxlane.server.conversation.turns import BargePolicy, TurnPolicy
+from voxlane.server.conversation.turns.policies import BargePolicy, TurnPolicy
 from voxlane.server.errors import (
     Draining,
     InternalError,

@@ -18,7 +18,7 @@ from msgspec import msgpack
 from voxlane.engine.api import LISTEN_RATE, FromEngine, ToEngine
 from voxlane.server.conversation.client_events import Audio, ClientEvent, Played
 from voxlane.server.conversation.effects import Effect, RequestsLost, Send, SendToEngine, Tick
-from voxlane.server.conversation.saved import OpenReply, SavedHistory, endings
+from voxlane.server.conversation.replies.saved import OpenReply, SavedHistory, endings
 from voxlane.server.conversation.server_events import (
     Configured,
     Duck,

@@ -18,7 +18,7 @@ from msgspec import msgpack
 
 from voxlane.server import limits
 from voxlane.server.conversation.client_events import Played
-from voxlane.server.conversation.saved import OpenReply, SavedHistory, SavedProgress
+from voxlane.server.conversation.replies.saved import OpenReply, SavedHistory, SavedProgress
 from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.errors import StoreUnavailable
 from voxlane.server.metrics import Metrics

@@ -11,7 +11,7 @@ from voxlane.engine.api import has_phonemes
 from voxlane.server import limits
 from voxlane.server.audio.voices import find_voice, language_named, names, sayable, served_name
 from voxlane.server.config import VoiceConfig
-from voxlane.server.conversation.history import History
+from voxlane.server.conversation.replies.history import History
 from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.engine_client.engine_client import EngineClient
 from voxlane.server.engine_client.remote_chat import RemoteChat

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from voxlane.server.conversation.saved import OpenReply
+from voxlane.server.conversation.replies.saved import OpenReply
 from voxlane.server.protocols.dialect import Packet
 
 LATE_AUDIO_S = 2.0

@@ -18,8 +18,8 @@ from voxlane.server import limits
 from voxlane.server.audio.opus_process import OpusProcess
 from voxlane.server.cell.seat import CellSeat
 from voxlane.server.config import Config
-from voxlane.server.conversation import native_ear
 from voxlane.server.conversation.client_events import ConfigureSession
+from voxlane.server.conversation.hearing import native_ear
 from voxlane.server.conversation.server_events import ServerEvent
 from voxlane.server.conversation.session import Session
 from voxlane.server.engine_client.engine_client import EngineClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from voxlane.server.conversation.reply import Reply
+from voxlane.server.conversation.replies.reply import Reply
 from voxlane.server.conversation.server_events import ServerEvent
 from voxlane.server.watching.recordings import ConversationRecording
 from voxlane.server.watching.traces import ConversationTrace

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from voxlane.server.conversation.reply import Reply
+from voxlane.server.conversation.replies.reply import Reply
 from voxlane.server.conversation.server_events import Interrupted, ItemCut, ReplyDone, ReplyStarted, ServerEvent, Speech
 
 SAMPLE_BYTES = 2

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from voxlane.server.config import RecordingsConfig
-from voxlane.server.conversation.reply import Reply
+from voxlane.server.conversation.replies.reply import Reply
 from voxlane.server.conversation.server_events import (
     Duck,
     Interrupted,

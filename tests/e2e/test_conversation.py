@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from voxlane.server.client import Event
-from voxlane.server.conversation.overlap import DUCK_GAIN
+from voxlane.server.conversation.turns.overlap import DUCK_GAIN
 
 from .caller import RATE, Caller, calling, say
 

@@ -39,11 +39,11 @@ from voxlane.engine.api import (
 )
 from voxlane.engine.loop.core import Core
 from voxlane.server.conversation.client_events import Audio, TextTurn
-from voxlane.server.conversation.ear import Ear
 from voxlane.server.conversation.effects import Effect, Send, SendToEngine, Tick
+from voxlane.server.conversation.hearing.ear import Ear
 from voxlane.server.conversation.server_events import Duck, Hold, Interrupted, Release, Speech
 from voxlane.server.conversation.session import Session
-from voxlane.server.conversation.turns import BargePolicy
+from voxlane.server.conversation.turns.policies import BargePolicy
 from voxlane.server.conversation.values import SessionConfig
 
 MURMURS = ("Mhm.", "Uh-huh.", "Yeah.", "Right.", "Okay.", "I see.", "Hmm.", "Sure.", "Oh.", "Wow.")

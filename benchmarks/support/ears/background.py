@@ -16,8 +16,8 @@ from support.common import table
 from support.ears.corpus import RATE, VOICES, Sound, at_level, babble, loudness, room, say, silence, white
 from support.speech import recording
 
-from voxlane.server.conversation.ear import Confirmed, Ear, EarPolicy, Hearing, Onset, Silent
-from voxlane.server.conversation.loudness import RoomPolicy
+from voxlane.server.conversation.hearing.ear import Confirmed, Ear, EarPolicy, Hearing, Onset, Silent
+from voxlane.server.conversation.hearing.loudness import RoomPolicy
 
 PERSON_DB = -26.0
 PIECE = RATE // 50

@@ -19,8 +19,8 @@ from support.common import table
 from support.ears import corpus
 from support.ears.corpus import RATE, Sound
 
-from voxlane.server.conversation.ear import Ear, Hearing, Onset
-from voxlane.server.conversation.echo import EchoCanceller
+from voxlane.server.conversation.hearing.ear import Ear, Hearing, Onset
+from voxlane.server.conversation.hearing.echo import EchoCanceller
 
 PATHS = {"plain": lambda sound: sound, "room": corpus.room, "mu-law": corpus.telephone}
 DELAYS_S = (0.02, 0.1, 0.3, 0.6)

@@ -37,9 +37,9 @@ from voxlane.engine.api import (
 )
 from voxlane.engine.build.assemble import assemble
 from voxlane.engine.loop.core import Core
-from voxlane.server.conversation.ear import Ear, Silent
-from voxlane.server.conversation.end_of_turn import PauseEvidence, end_wait_s
-from voxlane.server.conversation.turns import Eagerness, TurnPolicy
+from voxlane.server.conversation.hearing.ear import Ear, Silent
+from voxlane.server.conversation.turns.end_of_turn import PauseEvidence, end_wait_s
+from voxlane.server.conversation.turns.policies import Eagerness, TurnPolicy
 from voxlane.server.conversation.values import INSTRUCTIONS
 
 PAUSES_S = (0.3, 0.6, 0.9, 1.2, 1.6)

@@ -33,7 +33,7 @@ from voxlane.engine.api import (
     ToEngine,
     Words,
 )
-from voxlane.server.conversation.speech import ClauseCutter
+from voxlane.server.conversation.replies.clauses import ClauseCutter
 from voxlane.server.engine_client.channel import Channel
 
 PIECE_S = 0.02

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from voxlane.server.conversation.history import turn_item
+from voxlane.server.conversation.replies.history import turn_item
 from voxlane.server.conversation.server_events import (
     Fault,
     IdleTimeout,
@@ -21,7 +21,7 @@ from voxlane.server.conversation.server_events import (
     UserTurn,
     UserWords,
 )
-from voxlane.server.conversation.turns import TurnPolicy
+from voxlane.server.conversation.turns.policies import TurnPolicy
 from voxlane.server.protocols.dialect import Packet
 from voxlane.server.protocols.openai_realtime.items import KnownItems, shown_message
 from voxlane.server.protocols.openai_realtime.packets import packet

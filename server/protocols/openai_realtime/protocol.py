@@ -185,7 +185,7 @@ class OpenAIRealtime:
         return [client_events.PlaceItem(item, "" if after == "root" else after, pcm, ref)]
 
     def truncate(self, event: Event, ref: str) -> list[Incoming]:
-        """Read conversation.item.truncate: where the client stopped playing. conversation/editing.py cuts the item."""
+        """Read conversation.item.truncate: where the client stopped playing. replies/editing.py cuts the item."""
         name = self._item(event)
         cut = read(_Truncation, event, "")
         self._responses.truncate(name)

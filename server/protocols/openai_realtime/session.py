@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from voxlane.server import limits
-from voxlane.server.conversation.turns import PHRASE_CHARACTERS, PHRASES, Eagerness
+from voxlane.server.conversation.turns.policies import PHRASE_CHARACTERS, PHRASES, Eagerness
 from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.log import quote
 from voxlane.server.protocols.dialect import AudioFormat, Capabilities

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from voxlane.server.conversation.turns import Eagerness, Probability
+from voxlane.server.conversation.turns.policies import Eagerness, Probability
 from voxlane.server.conversation.values import Temperature, TypedText
 from voxlane.server.protocols.openai_realtime.session import FORMATS, MOST_TOKENS, RealtimeSession, TurnDetection
 from voxlane.server.protocols.openai_realtime.values import Metadata, Name, Wrong, read

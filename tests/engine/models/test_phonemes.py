@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from voxlane.engine.models.phonemes import KEPT_CHARS, Tagger, WordReader, kept
 from voxlane.engine.text.normalise.pronunciations import pronunciations_of
 from voxlane.engine.text.normalise.reader import ReadWord, spoken_words
-from voxlane.server.conversation.speech import ClauseCutter
+from voxlane.server.conversation.replies.clauses import ClauseCutter
 
 DIALOGUES = Path(__file__).parents[3] / "benchmarks" / "partner_dialogues"
 BRITISH = pytest.mark.parametrize("british", [False, True])

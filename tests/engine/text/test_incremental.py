@@ -13,7 +13,7 @@ from voxlane.engine.text.normalise.pronunciations import pronunciations_of
 from voxlane.engine.text.normalise.reader import speakable
 from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.voices.word_timing import WordTimer
-from voxlane.server.conversation.ledger import Ledger
+from voxlane.server.conversation.replies.ledger import Ledger
 
 TEXT = (
     'It costs $4.50 (or so), "roughly" — by Dr. Who\'s well-known count: 3 of them!\nAnd then naïve café crème... Ok? '

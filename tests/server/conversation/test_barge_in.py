@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxlane.server.conversation.barge_in import Verdict, judge, stops
-from voxlane.server.conversation.phrases import PHRASEBOOKS, leaves_floor, spell
-from voxlane.server.conversation.turns import BargePolicy
+from voxlane.server.conversation.turns.barge_in import Verdict, judge, stops
+from voxlane.server.conversation.turns.phrases import PHRASEBOOKS, leaves_floor, spell
+from voxlane.server.conversation.turns.policies import BargePolicy
 
 POLICY = BargePolicy()
 

@@ -13,9 +13,9 @@ from session_simulation import STATS
 from session_table import Table, submits
 
 from voxlane.engine.api import Cancel, Finished, Tool
-from voxlane.server.conversation.cleaning import LEAST_REPEATED_WORDS, RepeatFilter, ReplyCleaner, TagFilter
 from voxlane.server.conversation.client_events import Stop, TextTurn
 from voxlane.server.conversation.effects import SendToEngine
+from voxlane.server.conversation.replies.cleaning import LEAST_REPEATED_WORDS, RepeatFilter, ReplyCleaner, TagFilter
 from voxlane.server.conversation.server_events import Fault, ReplyText, Speech, Thought, TurnDone
 from voxlane.server.conversation.values import SessionConfig
 

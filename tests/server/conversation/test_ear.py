@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 from voxlane.codecs.resample import resample
 from voxlane.codecs.voicing import FRAME_SAMPLES, RATE, Voicing
 from voxlane.engine.models.hibari.model import Hibari
-from voxlane.server.conversation.ear import Confirmed, Dropped, Ear, EarEvent, EarPolicy, Hearing, Onset, Silent, Voiced
+from voxlane.server.conversation.hearing.ear import (
+    Confirmed,
+    Dropped,
+    Ear,
+    EarEvent,
+    EarPolicy,
+    Hearing,
+    Onset,
+    Silent,
+    Voiced,
+)
 
 Floats = NDArray[np.float64]
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxlane.codecs.echo_filter import BLOCK
-from voxlane.server.conversation.ear import Confirmed, Ear, Onset
-from voxlane.server.conversation.echo import RATE, EchoCanceller
+from voxlane.server.conversation.hearing.ear import Confirmed, Ear, Onset
+from voxlane.server.conversation.hearing.echo import RATE, EchoCanceller
 
 STEP = 320
 CHANCE = np.random.default_rng(5)

@@ -9,8 +9,8 @@ from session_simulation import STATS
 
 from voxlane.engine.api import Append, Finished, Samples, Submit
 from voxlane.server.conversation.client_events import Audio, Played
-from voxlane.server.conversation.ear import Ear
 from voxlane.server.conversation.effects import Send, SendToEngine
+from voxlane.server.conversation.hearing.ear import Ear
 from voxlane.server.conversation.server_events import Duck, Hold, Interrupted, Release, Speech
 from voxlane.server.conversation.session import Session
 from voxlane.server.conversation.values import SessionConfig

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxlane.codecs.echo_filter import BLOCK
-from voxlane.server.conversation.echo_suspicion import EchoSuspicion
+from voxlane.server.conversation.hearing.echo_suspicion import EchoSuspicion
 
 RATE = 16_000
 SECONDS = 4

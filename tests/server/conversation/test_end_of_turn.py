@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxlane.server.conversation.end_of_turn import (
+from voxlane.server.conversation.turns.end_of_turn import (
     Habits,
     PauseEvidence,
     SentenceEnding,
@@ -19,7 +19,7 @@ from voxlane.server.conversation.end_of_turn import (
     only_stops,
     worth_preparing,
 )
-from voxlane.server.conversation.turns import Eagerness, TurnPolicy
+from voxlane.server.conversation.turns.policies import Eagerness, TurnPolicy
 
 ENDINGS: dict[SentenceEnding, list[str]] = {
     SentenceEnding.OPEN: [

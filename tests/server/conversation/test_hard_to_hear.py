@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from session_table import Table
 
-from voxlane.server.conversation.audibility import Audibility
+from voxlane.server.conversation.hearing.audibility import Audibility
 from voxlane.server.conversation.server_events import HardToHear, TurnDone
 
 

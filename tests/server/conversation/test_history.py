@@ -8,8 +8,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from voxlane.server.conversation import history as memory_of_talk
-from voxlane.server.conversation.history import (
+from voxlane.server.conversation.replies import history as memory_of_talk
+from voxlane.server.conversation.replies.history import (
     EARLIER,
     HISTORY_TOKENS,
     ITEM_TOKENS,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxlane.engine.api import Tool
-from voxlane.server.conversation.hot_words import MOST_WORDS, hot_words, names_in
+from voxlane.server.conversation.turns.hot_words import MOST_WORDS, hot_words, names_in
 from voxlane.server.conversation.values import INSTRUCTIONS, Item, SessionConfig
 
 

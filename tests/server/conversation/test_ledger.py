@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxlane.engine.api import SpokenWord
-from voxlane.server.conversation.ledger import Ledger, LedgerError
+from voxlane.server.conversation.replies.ledger import Ledger, LedgerError
 
 TEXT = "Well, that is $4.50 today. Good?"
 FIRST = (SpokenWord(0, 5, 10, 30), SpokenWord(6, 10, 40, 60), SpokenWord(11, 13, 60, 70))

@@ -8,7 +8,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxlane.server.conversation.loudness import LoudLevel, Room, RoomPolicy
+from voxlane.server.conversation.hearing.loudness import LoudLevel, Room, RoomPolicy
 
 LEVELS = st.lists(st.floats(-120, 0), max_size=400)
 

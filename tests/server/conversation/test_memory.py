@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxlane.server.conversation.memory import FACT_CHARACTERS, MEMORY_CHARACTERS, RememberedFacts, facts
+from voxlane.server.conversation.replies.memory import FACT_CHARACTERS, MEMORY_CHARACTERS, RememberedFacts, facts
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,13 @@ from voxlane.codecs import prosody
 from voxlane.codecs.resample import resample
 from voxlane.codecs.voicing import FRAME_SAMPLES, RATE, Voicing
 from voxlane.engine.models.hibari.model import Hibari
-from voxlane.server.conversation import native_ear
-from voxlane.server.conversation.ear import Detector, Ear, EarEvent, EarPolicy, Hearing
-from voxlane.server.conversation.end_of_turn import PauseEvidence, end_wait_s
-from voxlane.server.conversation.loudness import RoomPolicy
-from voxlane.server.conversation.native_ear import NativeEar
-from voxlane.server.conversation.people import PeoplePolicy
-from voxlane.server.conversation.turns import TurnPolicy
+from voxlane.server.conversation.hearing import native_ear
+from voxlane.server.conversation.hearing.ear import Detector, Ear, EarEvent, EarPolicy, Hearing
+from voxlane.server.conversation.hearing.loudness import RoomPolicy
+from voxlane.server.conversation.hearing.native_ear import NativeEar
+from voxlane.server.conversation.hearing.people import PeoplePolicy
+from voxlane.server.conversation.turns.end_of_turn import PauseEvidence, end_wait_s
+from voxlane.server.conversation.turns.policies import TurnPolicy
 
 Floats = NDArray[np.float64]
 
@@ -242,7 +242,8 @@ def test_without_native_code_the_reference_serves(
     monkeypatch.setenv("CXX", "")
     monkeypatch.setenv("VOXLANE_CACHE", str(tmp_path))
     script = (
-        "from voxlane.server.conversation import native_ear; from voxlane.server.conversation.ear import Ear\n"
+        "from voxlane.server.conversation.hearing import native_ear\n"
+        "from voxlane.server.conversation.hearing.ear import Ear\n"
         "assert native_ear.native(); assert type(native_ear.new_ear()) is Ear; print(native_ear.native())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from voxlane.server.conversation.overlap import Overlap, Playing, VoiceSoFar, playing
-from voxlane.server.conversation.turns import BargePolicy
+from voxlane.server.conversation.turns.overlap import Overlap, Playing, VoiceSoFar, playing
+from voxlane.server.conversation.turns.policies import BargePolicy
 
 POLICY = BargePolicy()
 MURMURS = ["", "Mhm.", "Yeah, right.", "[laughter]"]

@@ -7,9 +7,9 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxlane.server.conversation.audibility import Audibility
-from voxlane.server.conversation.portrait import Portrait, spectrum
-from voxlane.server.conversation.stranger import Stance, Stranger
+from voxlane.server.conversation.hearing.audibility import Audibility
+from voxlane.server.conversation.hearing.portrait import Portrait, spectrum
+from voxlane.server.conversation.hearing.stranger import Stance, Stranger
 
 RATE = 16_000
 

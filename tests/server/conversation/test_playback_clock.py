@@ -7,7 +7,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxlane.server.conversation.playback_clock import RATE, PlaybackClock
+from voxlane.server.conversation.hearing.playback_clock import RATE, PlaybackClock
 
 SOUND = (np.arange(RATE * 4) % 30_000 + 1).astype("<i2")
 

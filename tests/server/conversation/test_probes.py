@@ -8,9 +8,9 @@ from session_table import Table, submits
 
 from voxlane.engine.api import ChatMessage, Priority, Submit
 from voxlane.server.conversation.client_events import ConfigureSession, TextTurn
-from voxlane.server.conversation.history import History
-from voxlane.server.conversation.probes import OPENING, Probes
+from voxlane.server.conversation.replies.history import History
 from voxlane.server.conversation.server_events import ReplyDone
+from voxlane.server.conversation.turns.probes import OPENING, Probes
 from voxlane.server.conversation.values import Item, SessionConfig
 
 CONFIG = SessionConfig(instructions="Be kind.")

@@ -7,8 +7,8 @@ from session_simulation import SPEAK_RATE
 from session_table import Table
 
 from voxlane.server.conversation.client_events import Played, TextTurn, ToolResult
-from voxlane.server.conversation.history import History
-from voxlane.server.conversation.saved import OpenReply, SavedHistory, SavedProgress, SavedReply, endings
+from voxlane.server.conversation.replies.history import History
+from voxlane.server.conversation.replies.saved import OpenReply, SavedHistory, SavedProgress, SavedReply, endings
 from voxlane.server.conversation.server_events import Fault, Interrupted, ReplyDone, ReplyStarted, ToolCalled, TurnDone
 from voxlane.server.conversation.values import Item
 

@@ -44,7 +44,7 @@ from voxlane.server.conversation.server_events import (
     TurnDone,
     UserTurn,
 )
-from voxlane.server.conversation.turns import BargePolicy, TurnPolicy
+from voxlane.server.conversation.turns.policies import BargePolicy, TurnPolicy
 from voxlane.server.conversation.values import Item, SessionConfig
 
 

@@ -21,7 +21,6 @@ from voxlane.engine.api import (
     Tool,
     Words,
 )
-from voxlane.server.conversation.answers import MOST_TOOL_ROUNDS
 from voxlane.server.conversation.client_events import (
     Audio,
     ConfigureSession,
@@ -32,7 +31,8 @@ from voxlane.server.conversation.client_events import (
     ToolResult,
 )
 from voxlane.server.conversation.effects import RequestsLost, Send, SendToEngine, Tick
-from voxlane.server.conversation.reply import Reply
+from voxlane.server.conversation.replies.answers import MOST_TOOL_ROUNDS
+from voxlane.server.conversation.replies.reply import Reply
 from voxlane.server.conversation.server_events import (
     Duck,
     Fault,
@@ -50,7 +50,7 @@ from voxlane.server.conversation.server_events import (
     TurnDone,
     UserTurn,
 )
-from voxlane.server.conversation.turns import TurnPolicy
+from voxlane.server.conversation.turns.policies import TurnPolicy
 from voxlane.server.conversation.values import Item, SessionConfig
 
 MANUAL = SessionConfig(turns=TurnPolicy(mode="manual"))

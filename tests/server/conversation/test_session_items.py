@@ -25,8 +25,7 @@ from voxlane.server.conversation.client_events import (
     TextTurn,
 )
 from voxlane.server.conversation.effects import RequestsLost
-from voxlane.server.conversation.history import MAX_CHARS, NOTHING_SAID, History
-from voxlane.server.conversation.pending_turns import MOST_CLIPS
+from voxlane.server.conversation.replies.history import MAX_CHARS, NOTHING_SAID, History
 from voxlane.server.conversation.server_events import (
     Duck,
     Fault,
@@ -52,7 +51,8 @@ from voxlane.server.conversation.server_events import (
     TurnDone,
     UserTurn,
 )
-from voxlane.server.conversation.turns import BargePolicy, TurnPolicy
+from voxlane.server.conversation.turns.pending_turns import MOST_CLIPS
+from voxlane.server.conversation.turns.policies import BargePolicy, TurnPolicy
 from voxlane.server.conversation.values import Item, SessionConfig
 
 BUFFER = SessionConfig(turns=TurnPolicy(mode="buffer"), replies=False, chains_tools=False)

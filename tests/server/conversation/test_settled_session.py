@@ -14,7 +14,6 @@ from session_simulation import COVERED_S, SAMPLES_PER_CHAR, SPEAK_RATE, Scripted
 from session_table import FRAME_S, Table
 
 from voxlane.engine.api import ConverseModel, FromEngine, Words
-from voxlane.server.conversation import interruption
 from voxlane.server.conversation.client_events import (
     Audio,
     CommitInput,
@@ -27,12 +26,13 @@ from voxlane.server.conversation.client_events import (
     TextTurn,
 )
 from voxlane.server.conversation.effects import Effect, RequestsLost, Tick
-from voxlane.server.conversation.end_of_turn import end_wait_s, worth_preparing
-from voxlane.server.conversation.floor import MAY_SPEAK_S, MUTE_S, ROUNDING_S, Floor
 from voxlane.server.conversation.session import Session
-from voxlane.server.conversation.silence import LOOK_S, Meaning, meaning, turning_points
-from voxlane.server.conversation.turns import BargePolicy, TurnPolicy
-from voxlane.server.conversation.user_turn import RATE
+from voxlane.server.conversation.turns import interruption
+from voxlane.server.conversation.turns.end_of_turn import end_wait_s, worth_preparing
+from voxlane.server.conversation.turns.floor import MAY_SPEAK_S, MUTE_S, ROUNDING_S, Floor
+from voxlane.server.conversation.turns.policies import BargePolicy, TurnPolicy
+from voxlane.server.conversation.turns.silence import LOOK_S, Meaning, meaning, turning_points
+from voxlane.server.conversation.turns.user_turn import RATE
 from voxlane.server.conversation.values import SessionConfig
 
 

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from voxlane.server.conversation.silence import LAST_WORDS_S, Meaning, meaning, turning_points
-from voxlane.server.conversation.user_turn import UserSpeech
+from voxlane.server.conversation.turns.silence import LAST_WORDS_S, Meaning, meaning, turning_points
+from voxlane.server.conversation.turns.user_turn import UserSpeech
 from voxlane.server.conversation.values import SessionConfig
 
 CONFIG = SessionConfig()

@@ -7,7 +7,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxlane.server.conversation.speech import (
+from voxlane.server.conversation.replies.clauses import (
     DIGIT_LENGTH,
     MAX_SPAN_CHARS,
     WORD_BY_WORD,

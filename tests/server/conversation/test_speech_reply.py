@@ -27,7 +27,6 @@ from voxlane.engine.api import (
     fragments,
     heard_pieces,
 )
-from voxlane.server.conversation.answers import Answers
 from voxlane.server.conversation.client_events import (
     CommitInput,
     CutItem,
@@ -39,8 +38,9 @@ from voxlane.server.conversation.client_events import (
     TextTurn,
 )
 from voxlane.server.conversation.effects import SendToEngine
-from voxlane.server.conversation.history import SOUND_BYTES as KEPT_SOUND
-from voxlane.server.conversation.history import History, spoken_prompt_of
+from voxlane.server.conversation.replies.answers import Answers
+from voxlane.server.conversation.replies.history import SOUND_BYTES as KEPT_SOUND
+from voxlane.server.conversation.replies.history import History, spoken_prompt_of
 from voxlane.server.conversation.server_events import (
     Fault,
     Hold,
@@ -54,7 +54,7 @@ from voxlane.server.conversation.server_events import (
     TurnDone,
     UserTurn,
 )
-from voxlane.server.conversation.turns import TurnPolicy
+from voxlane.server.conversation.turns.policies import TurnPolicy
 from voxlane.server.conversation.values import Item, SessionConfig
 
 MODEL = ConverseModel("lfm2-audio", 4000, 12.5, SAMPLES_PER_CHAR)
@@ -443,7 +443,7 @@ def test_a_given_text_is_spoken_and_remembered_as_words():
 def test_a_session_keeps_the_sound_of_its_history_and_of_the_open_turn_alone(monkeypatch: pytest.MonkeyPatch):
     """However often an answer was prepared, refused or given up, no sound is kept twice."""
     most_kept = KEPT_SOUND // 8
-    monkeypatch.setattr("voxlane.server.conversation.history.SOUND_BYTES", most_kept)
+    monkeypatch.setattr("voxlane.server.conversation.replies.history.SOUND_BYTES", most_kept)
     model = ConverseModel("lfm2-audio", 32_768, 12.5, SAMPLES_PER_CHAR)
     one = Table(session={"speech": model, "history": History(16_384, 32_768, 12.5)})
     most = 0

@@ -9,7 +9,6 @@ from session_table import FRAME_S, Table, begin_reply
 from voxlane.engine.api import Words
 from voxlane.server.conversation.client_events import Audio
 from voxlane.server.conversation.effects import Tick
-from voxlane.server.conversation.floor import MUTE_S
 from voxlane.server.conversation.server_events import (
     Duck,
     Hold,
@@ -19,7 +18,8 @@ from voxlane.server.conversation.server_events import (
     SpeechStopped,
     UserTurn,
 )
-from voxlane.server.conversation.silence import LOOK_S
+from voxlane.server.conversation.turns.floor import MUTE_S
+from voxlane.server.conversation.turns.silence import LOOK_S
 
 STANDSTILL_S = 3.0
 

@@ -31,7 +31,7 @@ from voxlane.engine.api import LISTEN_RATE
 from voxlane.server.config import PhoneConfig, VoiceConfig
 from voxlane.server.conversation.client_events import Audio, ConfigureSession, Say, TextTurn
 from voxlane.server.conversation.server_events import Duck, Hold, Interrupted, Release
-from voxlane.server.conversation.turns import Holding
+from voxlane.server.conversation.turns.policies import Holding
 from voxlane.server.conversation.values import Item
 from voxlane.server.sessions.conversation import Conversation
 

@@ -13,7 +13,7 @@ from realtime_desk import CAPABILITIES, RATE, Desk, kinds
 
 from voxlane.engine.api import SpokenWord, Tool
 from voxlane.server.conversation import client_events, server_events
-from voxlane.server.conversation.history import turn_item
+from voxlane.server.conversation.replies.history import turn_item
 from voxlane.server.conversation.values import Item
 from voxlane.server.protocols import dialect, native
 from voxlane.server.protocols.dialect import BadMessage, Complaint, ConnectionEnd, Hello

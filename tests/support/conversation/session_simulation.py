@@ -29,8 +29,8 @@ from voxlane.engine.api import (
     ToolCall,
     Words,
 )
-from voxlane.server.conversation.ear import Confirmed, Dropped, Onset, Silent, Voiced
 from voxlane.server.conversation.effects import Send, SendToEngine
+from voxlane.server.conversation.hearing.ear import Confirmed, Dropped, Onset, Silent, Voiced
 from voxlane.server.conversation.server_events import Duck, Interrupted, Speech
 
 FRAME = 320  # samples of a frame of the ear

@@ -9,7 +9,7 @@ from voxlane.server.conversation.client_events import Audio, TextTurn
 from voxlane.server.conversation.effects import SendToEngine, Tick
 from voxlane.server.conversation.server_events import ReplyStarted
 from voxlane.server.conversation.session import Session
-from voxlane.server.conversation.turns import BargePolicy
+from voxlane.server.conversation.turns.policies import BargePolicy
 from voxlane.server.conversation.values import SessionConfig
 
 FRAME_S = 0.02

@@ -32,7 +32,7 @@ from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.text.incremental import Reader
 from voxlane.engine.voices.prompt import VoicePrompt
 from voxlane.engine.voices.word_timing import WordTimer
-from voxlane.server.conversation.ledger import Ledger
+from voxlane.server.conversation.replies.ledger import Ledger
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 

@@ -24,25 +24,12 @@ from voxlane.engine.api import (
     ToolCall,
     Words,
 )
-from voxlane.server.conversation import interruption
-from voxlane.server.conversation.answers import Answers, fault_of
-from voxlane.server.conversation.audibility import Audibility
-from voxlane.server.conversation.ear import Confirmed, Dropped, Ear, Onset, Silent, Voiced
-from voxlane.server.conversation.echo_guard import EchoGuard
 from voxlane.server.conversation.effects import Effect, Send, SendToEngine
-from voxlane.server.conversation.end_of_turn import (
-    Habits,
-    PauseEvidence,
-    SentenceEnding,
-    end_wait_s,
-    ending,
-    worth_preparing,
-)
-from voxlane.server.conversation.history import turn_item
-from voxlane.server.conversation.overlap import Overlap, VoiceSoFar, playing
-from voxlane.server.conversation.pending_turns import PendingTurns
-from voxlane.server.conversation.phrases import spell
-from voxlane.server.conversation.probes import Probes
+from voxlane.server.conversation.hearing.audibility import Audibility
+from voxlane.server.conversation.hearing.ear import Confirmed, Dropped, Ear, Onset, Silent, Voiced
+from voxlane.server.conversation.hearing.echo_guard import EchoGuard
+from voxlane.server.conversation.replies.answers import Answers, fault_of
+from voxlane.server.conversation.replies.history import turn_item
 from voxlane.server.conversation.server_events import (
     Fault,
     HardToHear,
@@ -52,8 +39,21 @@ from voxlane.server.conversation.server_events import (
     TurnDone,
     UserWords,
 )
-from voxlane.server.conversation.silence import LOOK_S, Lull, Meaning, meaning, turning_points
-from voxlane.server.conversation.user_turn import RATE, UserSpeech
+from voxlane.server.conversation.turns import interruption
+from voxlane.server.conversation.turns.end_of_turn import (
+    Habits,
+    PauseEvidence,
+    SentenceEnding,
+    end_wait_s,
+    ending,
+    worth_preparing,
+)
+from voxlane.server.conversation.turns.overlap import Overlap, VoiceSoFar, playing
+from voxlane.server.conversation.turns.pending_turns import PendingTurns
+from voxlane.server.conversation.turns.phrases import spell
+from voxlane.server.conversation.turns.probes import Probes
+from voxlane.server.conversation.turns.silence import LOOK_S, Lull, Meaning, meaning, turning_points
+from voxlane.server.conversation.turns.user_turn import RATE, UserSpeech
 from voxlane.server.conversation.values import SessionConfig
 
 SHORTEST_S = 0.1

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from voxlane.codecs import prosody, silero
 from voxlane.codecs.native_build import BuildError, build
 from voxlane.codecs.voicing import WebRtcDetector, webrtc_process
-from voxlane.server.conversation.audibility import FAINT_DB
-from voxlane.server.conversation.ear import (
+from voxlane.server.conversation.hearing.audibility import FAINT_DB
+from voxlane.server.conversation.hearing.ear import (
     GATE_STRICTNESS,
     Confirmed,
     Detector,
@@ -39,9 +39,9 @@ from voxlane.server.conversation.ear import (
     Voiced,
     amplified,
 )
-from voxlane.server.conversation.loudness import RoomPolicy
-from voxlane.server.conversation.people import PeoplePolicy
-from voxlane.server.conversation.portrait import Portrait
+from voxlane.server.conversation.hearing.loudness import RoomPolicy
+from voxlane.server.conversation.hearing.people import PeoplePolicy
+from voxlane.server.conversation.hearing.portrait import Portrait
 
 _HERE, _CODECS = Path(__file__).parent, Path(silero.__file__).parent
 _SOURCES = (_HERE / "ear.cpp", _CODECS / "silero.cpp", _CODECS / "prosody.cpp")

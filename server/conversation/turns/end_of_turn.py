@@ -13,8 +13,8 @@ from enum import Enum
 from functools import lru_cache
 from math import exp, inf, log
 
-from voxlane.server.conversation.phrases import ASIDE, phrasebook, spell
-from voxlane.server.conversation.turns import Eagerness, TurnPolicy
+from voxlane.server.conversation.turns.phrases import ASIDE, phrasebook, spell
+from voxlane.server.conversation.turns.policies import Eagerness, TurnPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from voxlane.server.conversation.barge_in import Verdict, judge
-from voxlane.server.conversation.user_turn import UserSpeech
+from voxlane.server.conversation.turns.barge_in import Verdict, judge
+from voxlane.server.conversation.turns.user_turn import UserSpeech
 from voxlane.server.conversation.values import SessionConfig
 
 LAST_WORDS_S = 2.0

@@ -26,7 +26,7 @@ from voxlane.engine.api import (
 )
 from voxlane.server.conversation.client_events import Respond
 from voxlane.server.conversation.effects import Effect, Send
-from voxlane.server.conversation.history import (
+from voxlane.server.conversation.replies.history import (
     Frames,
     History,
     characters_of,
@@ -34,12 +34,12 @@ from voxlane.server.conversation.history import (
     reply_item,
     spoken_prompt_of,
 )
-from voxlane.server.conversation.ledger import Ledger
-from voxlane.server.conversation.reply import Reply
-from voxlane.server.conversation.saved import SavedProgress
+from voxlane.server.conversation.replies.ledger import Ledger
+from voxlane.server.conversation.replies.reply import Reply
+from voxlane.server.conversation.replies.saved import SavedProgress
+from voxlane.server.conversation.replies.speech_reply import SpeechReply
 from voxlane.server.conversation.server_events import Fault, Latency, ReplyDone, ToolCalled, TurnDone
-from voxlane.server.conversation.speech_reply import SpeechReply
-from voxlane.server.conversation.user_turn import RATE, Content, UserSpeech
+from voxlane.server.conversation.turns.user_turn import RATE, Content, UserSpeech
 from voxlane.server.conversation.values import Item, SessionConfig
 
 ReplyMessage = Started | Text | Samples | Pieces | Finished | Refused | ToolCall

@@ -17,8 +17,8 @@ from itertools import pairwise
 from msgspec import structs
 
 from voxlane.engine.api import LISTEN_RATE, ChatMessage, Tool, ToolUse
-from voxlane.server.conversation.memory import RememberedFacts
-from voxlane.server.conversation.saved import SavedHistory
+from voxlane.server.conversation.replies.memory import RememberedFacts
+from voxlane.server.conversation.replies.saved import SavedHistory
 from voxlane.server.conversation.values import Item
 
 HISTORY_TOKENS = 2000

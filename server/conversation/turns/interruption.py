@@ -7,12 +7,12 @@ floor.py asks both. Pure: the clock is an argument.
 from __future__ import annotations
 
 from voxlane.engine.api import EndInput, Pause
-from voxlane.server.conversation.answers import Answers
 from voxlane.server.conversation.effects import Effect, Send, SendToEngine
-from voxlane.server.conversation.overlap import Playing
-from voxlane.server.conversation.reply import Reply
+from voxlane.server.conversation.replies.answers import Answers
+from voxlane.server.conversation.replies.reply import Reply
 from voxlane.server.conversation.server_events import BargeIn, UserWords
-from voxlane.server.conversation.user_turn import UserSpeech
+from voxlane.server.conversation.turns.overlap import Playing
+from voxlane.server.conversation.turns.user_turn import UserSpeech
 
 
 def follow(turn: UserSpeech, answers: Answers, wanted: Playing, now: float) -> list[Effect]:

@@ -29,12 +29,12 @@ from voxlane.engine.api import (
     sampling_of,
 )
 from voxlane.server import limits
-from voxlane.server.conversation.cleaning import ReplyCleaner
 from voxlane.server.conversation.effects import Effect, Send, SendToEngine
-from voxlane.server.conversation.history import characters_of
-from voxlane.server.conversation.ledger import Ledger
-from voxlane.server.conversation.overlap import DUCK_GAIN, Playing
-from voxlane.server.conversation.saved import SavedReply
+from voxlane.server.conversation.replies.clauses import WORD_BY_WORD, ClauseCutter
+from voxlane.server.conversation.replies.cleaning import ReplyCleaner
+from voxlane.server.conversation.replies.history import characters_of
+from voxlane.server.conversation.replies.ledger import Ledger
+from voxlane.server.conversation.replies.saved import SavedReply
 from voxlane.server.conversation.server_events import (
     Duck,
     Hold,
@@ -46,7 +46,7 @@ from voxlane.server.conversation.server_events import (
     Thought,
 )
 from voxlane.server.conversation.server_events import Speech as SpeechFrame
-from voxlane.server.conversation.speech import WORD_BY_WORD, ClauseCutter
+from voxlane.server.conversation.turns.overlap import DUCK_GAIN, Playing
 from voxlane.server.conversation.values import SessionConfig
 
 FRAME_S = 0.04

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, log10
 
-from voxlane.server.conversation.loudness import LoudLevel, Room, RoomPolicy
-from voxlane.server.conversation.portrait import Portrait
-from voxlane.server.conversation.stranger import Stance, Stranger
+from voxlane.server.conversation.hearing.loudness import LoudLevel, Room, RoomPolicy
+from voxlane.server.conversation.hearing.portrait import Portrait
+from voxlane.server.conversation.hearing.stranger import Stance, Stranger
 
 RATE = 16_000
 FRAME_SAMPLES = 160

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from voxlane.server.conversation.speech import Grade, grade
+from voxlane.server.conversation.replies.clauses import Grade, grade
 
 LEAST_REPEATED_WORDS = 4
 """A shorter sentence may be said twice: "Thank you." "Row, row, row." """

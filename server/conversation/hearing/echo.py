@@ -23,7 +23,7 @@ import numpy as np
 from voxlane.codecs.echo_delay import LONGEST, WINDOW, DelayFinder
 from voxlane.codecs.echo_filter import BLOCK, EchoFilter, spectrum
 from voxlane.codecs.pcm import Floats
-from voxlane.server.conversation.echo_suspicion import EchoSuspicion
+from voxlane.server.conversation.hearing.echo_suspicion import EchoSuspicion
 
 RATE = 16_000
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from voxlane.server.conversation.phrases import leaves_floor, phrasebook, spell
-from voxlane.server.conversation.turns import BargePolicy
+from voxlane.server.conversation.turns.phrases import leaves_floor, phrasebook, spell
+from voxlane.server.conversation.turns.policies import BargePolicy
 
 
 class Verdict(Enum):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from voxlane.engine.api import Cancel, ChatMessage, Priority, Submit
 from voxlane.server.conversation.effects import Effect, SendToEngine
-from voxlane.server.conversation.history import History
-from voxlane.server.conversation.user_turn import UserSpeech
+from voxlane.server.conversation.replies.history import History
+from voxlane.server.conversation.turns.user_turn import UserSpeech
 from voxlane.server.conversation.values import SessionConfig
 
 OPENING = "Hello"

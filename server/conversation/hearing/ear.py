@@ -44,9 +44,9 @@ from numpy.typing import NDArray
 
 from voxlane.codecs import prosody
 from voxlane.codecs.voicing import FRAME_SAMPLES, GATE_SAMPLES, RATE, Voicing, voice_gate
-from voxlane.server.conversation.audibility import FAINT_DB
-from voxlane.server.conversation.loudness import RoomPolicy
-from voxlane.server.conversation.people import People, PeoplePolicy
+from voxlane.server.conversation.hearing.audibility import FAINT_DB
+from voxlane.server.conversation.hearing.loudness import RoomPolicy
+from voxlane.server.conversation.hearing.people import People, PeoplePolicy
 
 GATE_BYTES = 2 * GATE_SAMPLES
 GATE_STRICTNESS = 2  # of WebRTC's detector, from 0 to 3

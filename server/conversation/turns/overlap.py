@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from voxlane.server.conversation.phrases import leaves_floor, spell
-from voxlane.server.conversation.turns import BargePolicy
+from voxlane.server.conversation.turns.phrases import leaves_floor, spell
+from voxlane.server.conversation.turns.policies import BargePolicy
 
 DUCK_GAIN = 0.178
 """The gain of a lowered reply: -15 dB. It can be followed, and the person's own voice is clearly above it."""

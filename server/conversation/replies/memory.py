@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from voxlane.server.conversation.saved import SavedFact
-from voxlane.server.conversation.speech import sentences
+from voxlane.server.conversation.replies.clauses import sentences
+from voxlane.server.conversation.replies.saved import SavedFact
 
 MEMORY_CHARACTERS = 480
 """Characters of all facts together, some 120 tokens: they are part of every prompt."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from voxlane.server.conversation.answers import CALLS, NO_CALLS, Answers
 from voxlane.server.conversation.client_events import CutItem, DropItem, PlaceItem, ShowItem
 from voxlane.server.conversation.effects import Effect, Send
-from voxlane.server.conversation.floor import Floor
-from voxlane.server.conversation.pending_turns import MOST_CLIPS
+from voxlane.server.conversation.replies.answers import CALLS, NO_CALLS, Answers
 from voxlane.server.conversation.server_events import Fault, ItemCut, ItemDropped, ItemPlaced, ItemShown
+from voxlane.server.conversation.turns.floor import Floor
+from voxlane.server.conversation.turns.pending_turns import MOST_CLIPS
 
 Edit = PlaceItem | DropItem | ShowItem | CutItem
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from voxlane.server.conversation.echo import EchoCanceller
 from voxlane.server.conversation.effects import Effect, Send
-from voxlane.server.conversation.overlap import DUCK_GAIN
-from voxlane.server.conversation.playback_clock import PlaybackClock
-from voxlane.server.conversation.reply import Reply
+from voxlane.server.conversation.hearing.echo import EchoCanceller
+from voxlane.server.conversation.hearing.playback_clock import PlaybackClock
+from voxlane.server.conversation.replies.reply import Reply
 from voxlane.server.conversation.server_events import Speech
+from voxlane.server.conversation.turns.overlap import DUCK_GAIN
 
 
 class EchoGuard:

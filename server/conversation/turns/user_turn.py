@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from voxlane.server.conversation.end_of_turn import PauseEvidence
-from voxlane.server.conversation.overlap import Overlap
+from voxlane.server.conversation.turns.end_of_turn import PauseEvidence
+from voxlane.server.conversation.turns.overlap import Overlap
 
 RATE = 16_000
 

@@ -17,9 +17,9 @@ from voxlane.engine.api import (
     sampling_of,
 )
 from voxlane.server.conversation.effects import Effect, Send, SendToEngine
-from voxlane.server.conversation.reply import Reply
+from voxlane.server.conversation.replies.reply import Reply
 from voxlane.server.conversation.server_events import ReplyText
-from voxlane.server.conversation.user_turn import RATE
+from voxlane.server.conversation.turns.user_turn import RATE
 
 PIECE_BYTES = 2 * RATE
 """Bytes of sound per message to the engine: a second."""

@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from voxlane.engine.api import Append, Cancel, EndInput, ListenParams, Priority, Submit
-from voxlane.server.conversation.answers import Answers
-from voxlane.server.conversation.audibility import Audibility
 from voxlane.server.conversation.client_events import Respond
 from voxlane.server.conversation.effects import Effect, Send, SendToEngine
-from voxlane.server.conversation.history import NOTHING_SAID, turn_item
-from voxlane.server.conversation.hot_words import hot_words
-from voxlane.server.conversation.phrases import leaves_floor, only_hums
+from voxlane.server.conversation.hearing.audibility import Audibility
+from voxlane.server.conversation.replies.answers import Answers
+from voxlane.server.conversation.replies.history import NOTHING_SAID, turn_item
 from voxlane.server.conversation.server_events import (
     Fault,
     HardToHear,
@@ -26,7 +24,9 @@ from voxlane.server.conversation.server_events import (
     TurnDone,
     UserTurn,
 )
-from voxlane.server.conversation.user_turn import RATE, UserSpeech
+from voxlane.server.conversation.turns.hot_words import hot_words
+from voxlane.server.conversation.turns.phrases import leaves_floor, only_hums
+from voxlane.server.conversation.turns.user_turn import RATE, UserSpeech
 from voxlane.server.conversation.values import Item, SessionConfig
 
 CLIP_BYTES = 2 * RATE
