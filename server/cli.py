@@ -15,7 +15,7 @@ from pathlib import Path
 
 from voxlane.server import config as configuration
 from voxlane.server import log
-from voxlane.server.auth import is_loopback
+from voxlane.server.api.service import VERSION
 from voxlane.server.commands import arguments as command_line
 from voxlane.server.commands.cluster_arguments import add_cluster
 from voxlane.server.commands.lab_arguments import add_lab
@@ -29,7 +29,7 @@ from voxlane.server.config import (
     Config,
 )
 from voxlane.server.errors import ConfigError, EngineGivenUp, EngineStartFailed, VoxlaneError
-from voxlane.server.service import VERSION
+from voxlane.server.http.auth import is_loopback
 
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 

@@ -20,7 +20,7 @@ import yaml
 
 from voxlane.server import config as configuration
 from voxlane.server import limits
-from voxlane.server.metrics import Metrics
+from voxlane.server.watching.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
 DEPLOYING = ROOT / "docs" / "deploying"

@@ -21,7 +21,7 @@ PACKAGES = ("server", "engine", "codecs")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 PURE = {
-    "server.errors", "server.limits", "server.microphone", "server.player",
+    "server.errors", "server.limits", "server.client.microphone", "server.client.player",
     "server.validation", "server.api.bodies", "server.api.chat_reply", "server.api.chat_request", "server.api.form",
     "server.api.speech_request", "server.api.thoughts", "server.api.tool_request", "server.api.transcription_request",
     "server.api.voice_request",
@@ -49,7 +49,7 @@ PURE_PREFIXES = (
 IMPURITIES = {"asyncio", "time", "random", "secrets", "logging", "socket", "threading", "datetime"}
 
 ASYNC = {
-    "server.app", "server.cli", "server.client",
+    "server.api.app", "server.cli", "server.client.voice_client",
     "server.api.chat_engine", "server.api.disconnect", "server.api.reference.docs", "server.api.speech",
     "server.audio.decoding", "server.audio.opus_process", "server.audio.feeding", "server.audio.speaking",
     "server.commands.chat", "server.commands.neighbours", "server.commands.perplexity", "server.commands.say",
@@ -78,9 +78,9 @@ ROOMS = {
         "runners", "voices", "jobs", "loop", "build", "template", "process",
     ),
     "server": (
-        "limits", "errors", "log", "validation", "player", "microphone", "conversation", "config", "auth", "cell",
-        "tenants", "engine_client", "metrics", "room", "watching", "store", "audio", "protocols", "http", "sessions",
-        "phone", "webrtc", "service", "api", "app", "client", "exchange", "lab", "cluster", "commands", "cli",
+        "limits", "errors", "log", "validation", "conversation", "config", "cell", "tenants", "engine_client",
+        "watching", "room", "store", "audio", "protocols", "client", "http", "sessions", "phone", "webrtc", "api",
+        "exchange", "lab", "cluster", "commands", "cli",
     ),
 }  # fmt: skip
 """The folders of each package and the files at its door, in order: each may import those before it."""

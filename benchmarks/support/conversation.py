@@ -22,7 +22,7 @@ from voxlane.codecs.pcm import quantise
 from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import decode_wav
 from voxlane.server.client import Event, VoiceClient
-from voxlane.server.player import Player
+from voxlane.server.client.player import Player
 
 RATE = 16_000
 FRAME = RATE // 50

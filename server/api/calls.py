@@ -14,12 +14,12 @@ from starlette.responses import Response
 
 from voxlane.server import limits
 from voxlane.server.api.form import FormReader, boundary_of
-from voxlane.server.auth import offered_key, origin_allowed, refused_origin
+from voxlane.server.api.service import Service, service_of
 from voxlane.server.errors import Draining, InvalidRequest, NotFound, TooLarge, VoxlaneError
+from voxlane.server.http.auth import offered_key, origin_allowed, refused_origin
 from voxlane.server.http.body import parse_json, pieces_of
 from voxlane.server.http.middleware import CALLS, charge
 from voxlane.server.http.reply import error_response
-from voxlane.server.service import Service, service_of
 from voxlane.server.sessions.admission import admitted
 from voxlane.server.tenants.accounts import Account
 from voxlane.server.webrtc.calls import CallOffer

@@ -18,12 +18,12 @@ from voxlane.server.api.chat_reply import ChatChoice, ChatOutput, Envelope
 from voxlane.server.api.chat_request import ChatRequest
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
+from voxlane.server.api.service import Service, service_of
 from voxlane.server.api.thoughts import ReasoningText
 from voxlane.server.errors import VoxlaneError
 from voxlane.server.http.body import read_object
 from voxlane.server.http.middleware import account_of
 from voxlane.server.http.reply import error_body, json_response, to_json
-from voxlane.server.service import Service, service_of
 from voxlane.server.tenants.accounts import Account
 
 

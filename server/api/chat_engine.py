@@ -15,10 +15,10 @@ from msgspec import structs
 from voxlane.engine.api import Finished, SamplingParams, Started, Submit, Text, ToolCall
 from voxlane.server.api.chat_reply import FINISH_REASONS, ChatOutput
 from voxlane.server.api.chat_request import ChatRequest
+from voxlane.server.api.service import Service
 from voxlane.server.api.thoughts import ThoughtSplitter
 from voxlane.server.engine_client.stream import Output, RequestStream
 from voxlane.server.errors import InternalError, ModelFailed
-from voxlane.server.service import Service
 from voxlane.server.tenants.accounts import Account
 
 _SEED_MASK = (1 << 63) - 1

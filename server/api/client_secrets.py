@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from voxlane.server import limits
 from voxlane.server.api.bodies import Body, read_body, wrong
+from voxlane.server.api.service import Service, service_of
 from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import Draining, InvalidRequest, TooLarge
 from voxlane.server.http.body import read_object
@@ -26,7 +27,6 @@ from voxlane.server.http.reply import json_response, to_json
 from voxlane.server.protocols.openai_realtime.session import configuration, shown, usual_session
 from voxlane.server.protocols.openai_realtime.update import updated
 from voxlane.server.protocols.openai_realtime.values import Wrong
-from voxlane.server.service import Service, service_of
 
 _SESSION_TYPE = {
     "type": "string",

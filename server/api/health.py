@@ -7,10 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from voxlane.server.api.reference.openapi import endpoints, facts_of
+from voxlane.server.api.service import VERSION, service_of
 from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import Draining
 from voxlane.server.http.reply import error_response, json_response
-from voxlane.server.service import VERSION, service_of
 
 
 async def livez(request: Request) -> Response:

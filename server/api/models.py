@@ -6,11 +6,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from voxlane.engine.api import MODEL_DECIDES
+from voxlane.server.api.service import Service, service_of
 from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import ModelNotFound
 from voxlane.server.http.reply import json_response
 from voxlane.server.log import quote
-from voxlane.server.service import Service, service_of
 
 
 async def list_models(request: Request) -> Response:

@@ -20,6 +20,7 @@ from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
 from voxlane.server.api.responses_reply import RESPONSE_PREFIX, Event, ResponseWriter, item_page, response_of_item
 from voxlane.server.api.responses_request import InputItem, KeptResponse, ResponsesRequest
+from voxlane.server.api.service import Service, service_of
 from voxlane.server.errors import (
     NotInBackground,
     PreviousNotFound,
@@ -31,7 +32,6 @@ from voxlane.server.errors import (
 from voxlane.server.http.body import read_object
 from voxlane.server.http.middleware import account_of
 from voxlane.server.http.reply import json_response, to_json
-from voxlane.server.service import Service, service_of
 from voxlane.server.tenants.accounts import Account
 
 

@@ -18,6 +18,7 @@ from voxlane.engine.api import RequestStats, Samples, Submit
 from voxlane.server.api import speech_request
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
+from voxlane.server.api.service import TTS_ALIASES, Service, service_of
 from voxlane.server.api.speech_request import SpeechRequest
 from voxlane.server.audio.speakers import Speaker, speaker_named, speakers_of
 from voxlane.server.audio.speaking import is_one_clause, longest_s, speak, whole
@@ -27,7 +28,6 @@ from voxlane.server.errors import UnsupportedParameter, VoxlaneError
 from voxlane.server.http.body import read_object
 from voxlane.server.http.middleware import account_of
 from voxlane.server.http.reply import error_body, to_json
-from voxlane.server.service import TTS_ALIASES, Service, service_of
 from voxlane.server.tenants.accounts import Account
 
 

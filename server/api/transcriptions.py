@@ -16,6 +16,7 @@ from voxlane.engine.api import LISTEN_RATE, ListenParams, RequestStats, Submit, 
 from voxlane.server.api import transcription_request
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
+from voxlane.server.api.service import ASR_ALIASES, Service, service_of
 from voxlane.server.api.transcription_request import TranscriptionRequest
 from voxlane.server.api.upload import read_form, to_samples
 from voxlane.server.audio.hearing import hear, whole
@@ -26,7 +27,6 @@ from voxlane.server.http.middleware import account_of
 from voxlane.server.http.reply import error_body, json_response, to_json
 from voxlane.server.http.request_limit import Share
 from voxlane.server.log import quote
-from voxlane.server.service import ASR_ALIASES, Service, service_of
 from voxlane.server.tenants.accounts import Account
 
 FILE = "file"

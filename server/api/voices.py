@@ -18,6 +18,7 @@ from voxlane.server import limits
 from voxlane.server.api import voice_request
 from voxlane.server.api.bodies import wrong
 from voxlane.server.api.disconnect import unless_disconnected
+from voxlane.server.api.service import Service, service_of
 from voxlane.server.api.upload import read_form, to_samples
 from voxlane.server.api.voice_request import TEXT_RULE, VoiceRequest
 from voxlane.server.audio.feeding import checked
@@ -35,7 +36,6 @@ from voxlane.server.errors import (
 from voxlane.server.http.reply import json_response
 from voxlane.server.http.request_limit import Share
 from voxlane.server.log import quote
-from voxlane.server.service import Service, service_of
 
 FILE = "audio_sample"
 

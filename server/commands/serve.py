@@ -24,7 +24,8 @@ from threadpoolctl import threadpool_limits
 
 from voxlane.engine.api import AUTO_MODEL, Ready
 from voxlane.server import limits
-from voxlane.server.app import make_app
+from voxlane.server.api.app import make_app
+from voxlane.server.api.service import VERSION, Service, make_service
 from voxlane.server.audio.voices import names, served_name
 from voxlane.server.commands.neighbours import Neighbour, advice, find_neighbours
 from voxlane.server.commands.progress import Progress
@@ -37,8 +38,7 @@ from voxlane.server.http.frames import CountedFrames
 from voxlane.server.http.heads import HeadInTime
 from voxlane.server.http.tls import Certificate, TlsListener
 from voxlane.server.log import LogLine, line
-from voxlane.server.metrics import Metrics
-from voxlane.server.service import VERSION, Service, make_service
+from voxlane.server.watching.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

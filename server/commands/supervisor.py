@@ -59,9 +59,9 @@ from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EnginePr
 from voxlane.server.engine_client.kept_voices import KeptVoice
 from voxlane.server.errors import ConfigError, EngineGivenUp
 from voxlane.server.log import line
-from voxlane.server.metrics import Metrics, SharedMetrics
 from voxlane.server.store.choice import make_store
 from voxlane.server.store.seal import can_seal
+from voxlane.server.watching.metrics import Metrics, SharedMetrics
 
 logger = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from voxlane.codecs.pcm import decode_pcm16, encode_pcm16
 from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import encode_wav
 from voxlane.server.client import Event, SentAway, VoiceClient
+from voxlane.server.client.player import Player
 from voxlane.server.commands.remote import own_words
 from voxlane.server.commands.terminal import write_text
 from voxlane.server.errors import ConfigError, ConversationFailed
-from voxlane.server.player import Player
 
 INPUT_RATE, OUTPUT_RATE = 16_000, 24_000
 FRAME_S = 0.02

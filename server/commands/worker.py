@@ -20,6 +20,7 @@ import uvloop
 from threadpoolctl import threadpool_limits
 
 from voxlane.server import log
+from voxlane.server.api.service import Service, make_service
 from voxlane.server.cell.counts import SharedCounts
 from voxlane.server.cell.member import CellMember
 from voxlane.server.cell.messages import Begin, EngineNews, LetGo, VoiceChange
@@ -29,8 +30,7 @@ from voxlane.server.commands.serve import HttpServer, allow_descriptors, drain, 
 from voxlane.server.commands.terminal import write_text
 from voxlane.server.engine_client.engine_pool import EnginePool
 from voxlane.server.errors import ConfigError
-from voxlane.server.metrics import Metrics, RequestMetrics, SharedMetrics
-from voxlane.server.service import Service, make_service
+from voxlane.server.watching.metrics import Metrics, RequestMetrics, SharedMetrics
 
 logger = logging.getLogger(__name__)
 

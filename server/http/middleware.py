@@ -12,18 +12,18 @@ from email.utils import formatdate
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from voxlane.server.auth import host_allowed, is_loopback, origin_allowed, refused_origin
 from voxlane.server.cell.counts import CellCounts
 from voxlane.server.config import Config
 from voxlane.server.errors import Forbidden, InternalError, TooManyConnections, VoxlaneError
+from voxlane.server.http.auth import host_allowed, is_loopback, origin_allowed, refused_origin
 from voxlane.server.http.body import ClientGone
 from voxlane.server.http.heads import body_pending
 from voxlane.server.http.proxies import FORWARDED
 from voxlane.server.http.reply import error_response
 from voxlane.server.log import line
-from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.phone.systems import DOCUMENT_ADDRESSES
 from voxlane.server.tenants.accounts import Account, Tenants
+from voxlane.server.watching.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

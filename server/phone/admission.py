@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 from starlette.requests import HTTPConnection
 
-from voxlane.server.auth import host_allowed, is_loopback, origin_allowed
 from voxlane.server.config import Config, PhoneKeys, phone_networks
 from voxlane.server.errors import Forbidden, InvalidRequest, Unauthorized
+from voxlane.server.http.auth import host_allowed, is_loopback, origin_allowed
 from voxlane.server.phone.passes import NextSteps, Passes, SeenSignatures
 from voxlane.server.protocols.phone.line_events import CallFacts
 from voxlane.server.protocols.phone.signing import Pairs, SignedRequest, Signing, bearer, same_text

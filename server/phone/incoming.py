@@ -14,7 +14,6 @@ from voxlane.server.errors import VoxlaneError
 from voxlane.server.http.frames import admit
 from voxlane.server.http.reply import error_response
 from voxlane.server.log import line
-from voxlane.server.metrics import Metrics
 from voxlane.server.phone.call import PhoneCall
 from voxlane.server.phone.phone_codec import RATE_LIMITS
 from voxlane.server.phone.phone_service import PhoneService
@@ -22,6 +21,7 @@ from voxlane.server.phone.sockets import StreamLine, WebSocketLine
 from voxlane.server.protocols.phone.audiosocket import AudioSocket
 from voxlane.server.protocols.phone.line_events import CallFacts, LineCodec, Message
 from voxlane.server.protocols.phone.systems import accepted_subprotocol, recognise, with_query
+from voxlane.server.watching.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from datetime import date
 from voxlane.server.cell.seat import CellSeat
 from voxlane.server.config import Config, PhoneKeys, socket_address, transfer_targets
 from voxlane.server.errors import ConfigError, VoxlaneError
-from voxlane.server.metrics import Metrics
 from voxlane.server.phone.admission import PhoneAdmission
 from voxlane.server.phone.call_tools import CallTools, CustomerTool
 from voxlane.server.phone.passes import NextSteps, Passes, SeenSignatures
@@ -20,6 +19,7 @@ from voxlane.server.sessions.offer import dated
 from voxlane.server.sessions.registry import SessionRegistry
 from voxlane.server.store.notes import SharedNotes
 from voxlane.server.tenants.accounts import Tenants
+from voxlane.server.watching.metrics import Metrics
 
 
 class PhoneService:

@@ -15,8 +15,8 @@ from voxlane.server.cell.counts import CellCounts
 from voxlane.server.config import Config, RoomConfig
 from voxlane.server.engine_client.engine_client import EngineClient, Observer, State
 from voxlane.server.errors import NoRoom
-from voxlane.server.metrics import Metrics
 from voxlane.server.room.estimate import Measure, RecentSum, RoomEstimate, RoomLeft, RoomLevels, together
+from voxlane.server.watching.metrics import Metrics
 
 STALL_S = 1.0
 """The longest lag that is believed."""

@@ -8,8 +8,8 @@ from typing import Any, TypeGuard
 
 from starlette.websockets import WebSocket
 
-from voxlane.server.auth import offered_key, origin_allowed, refused_origin
 from voxlane.server.errors import InvalidRequest, Unauthorized, UnsupportedParameter
+from voxlane.server.http.auth import offered_key, origin_allowed, refused_origin
 from voxlane.server.protocols.dialect import Dialect
 from voxlane.server.sessions.client_secrets import PREFIX as SECRET_PREFIX
 from voxlane.server.sessions.registry import SessionRegistry

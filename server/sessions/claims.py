@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from voxlane.server.errors import NotResumable, StoreUnavailable
 from voxlane.server.log import line
-from voxlane.server.metrics import Metrics
 from voxlane.server.sessions.journal import SavedConversation, read_record
 from voxlane.server.store.seal import SessionKey, hash_token, unwrapped
 from voxlane.server.store.values import ClaimedSession, SessionClaim, SessionStore
+from voxlane.server.watching.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

@@ -36,7 +36,6 @@ from voxlane.server.http.client_socket import MADE_UP, ClientSocket
 from voxlane.server.http.frames import REFUSAL, admit, give_to
 from voxlane.server.http.reply import error_response
 from voxlane.server.log import line
-from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import (
     BadMessage,
     Bye,
@@ -60,6 +59,7 @@ from voxlane.server.sessions.conversation import Conversation
 from voxlane.server.sessions.outbound import NumberedPacket, TooSlow
 from voxlane.server.sessions.registry import SessionRegistry
 from voxlane.server.tenants.accounts import Account, Tenants
+from voxlane.server.watching.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

@@ -41,13 +41,13 @@ from voxlane.server.conversation.session import Session
 from voxlane.server.conversation.values import StateName
 from voxlane.server.errors import InternalError, ResumedElsewhere, SlowReader, VoxlaneError
 from voxlane.server.log import line
-from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import Codec, Hello, Outgoing, Packet, SessionResumable
 from voxlane.server.sessions.journal import Journal, SavedConversation, SavedRecent, SavedSettings, ToldMessage
 from voxlane.server.sessions.outbound import JournalMark, Outbound, TooSlow
 from voxlane.server.sessions.resume import Tokens
 from voxlane.server.tenants.accounts import Account
 from voxlane.server.watching.conversation_watch import ConversationWatch
+from voxlane.server.watching.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

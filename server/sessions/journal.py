@@ -21,11 +21,11 @@ from voxlane.server.conversation.client_events import Played
 from voxlane.server.conversation.replies.saved import OpenReply, SavedHistory, SavedProgress
 from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.errors import StoreUnavailable
-from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import AudioFormat
 from voxlane.server.sessions.outbound import NumberedPacket
 from voxlane.server.store.seal import SessionKey, hash_token, unwrapped
 from voxlane.server.store.values import SessionStore, SessionWrite, WriteOutcome
+from voxlane.server.watching.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)

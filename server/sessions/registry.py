@@ -37,7 +37,6 @@ from voxlane.server.errors import (
 )
 from voxlane.server.http.address_rates import AddressRates
 from voxlane.server.log import line
-from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import Dialect, GoAway, Hello
 from voxlane.server.room.meter import RoomMeter
 from voxlane.server.sessions.claims import FoundRecord, RecordClaims
@@ -50,6 +49,7 @@ from voxlane.server.store.memory import MemoryStore
 from voxlane.server.store.seal import SessionKey
 from voxlane.server.store.values import SessionStore
 from voxlane.server.tenants.accounts import Account
+from voxlane.server.watching.metrics import Metrics
 from voxlane.server.watching.watch_service import WatchService
 from voxlane.server.watching.watched_call import HANDED_OVER
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from voxlane.server import limits
 from voxlane.server.errors import ConfigError
 from voxlane.server.log import line
-from voxlane.server.metrics import Metrics
+from voxlane.server.watching.metrics import Metrics
 
 if TYPE_CHECKING:
     import httpx

@@ -34,9 +34,9 @@ from voxlane.server.conversation.server_events import (
 )
 from voxlane.server.errors import ConfigError
 from voxlane.server.log import line
-from voxlane.server.metrics import Metrics
 from voxlane.server.watching.disk_thread import DiskThread
 from voxlane.server.watching.heard_sound import KEPT_REPLIES, HeardCut, HeardPiece, HeardReplies, Timeline
+from voxlane.server.watching.metrics import Metrics
 from voxlane.server.watching.stereo_file import RATE, StereoFile, repair
 from voxlane.server.watching.watched_call import WatchedCall
 

@@ -10,9 +10,9 @@ from typing import Self
 
 from voxlane.server.config import WEBHOOK_SECRET_VARIABLE, Config
 from voxlane.server.errors import ConfigError
-from voxlane.server.metrics import Metrics
 from voxlane.server.watching.call_webhook import CallWebhook
 from voxlane.server.watching.conversation_watch import ConversationWatch
+from voxlane.server.watching.metrics import Metrics
 from voxlane.server.watching.recordings import Recordings
 from voxlane.server.watching.traces import Traces
 from voxlane.server.watching.watched_call import HANDED_OVER, CallEnd, WatchedCall

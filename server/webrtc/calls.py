@@ -22,7 +22,6 @@ from voxlane.server import limits
 from voxlane.server.config import WebRtcConfig
 from voxlane.server.errors import Draining, InvalidRequest, NotFound, NotInstalled, VoxlaneError
 from voxlane.server.log import line
-from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import BadMessage, ConnectionEnd, Handshake, Hello
 from voxlane.server.protocols.openai_realtime.call_codec import REALTIME_CALL
 from voxlane.server.protocols.openai_realtime.protocol import opening
@@ -30,6 +29,7 @@ from voxlane.server.sessions.admission import Admission
 from voxlane.server.sessions.connection import Connection
 from voxlane.server.sessions.registry import SessionRegistry
 from voxlane.server.tenants.accounts import Account, Tenants
+from voxlane.server.watching.metrics import Metrics
 
 if TYPE_CHECKING:
     from voxlane.server.webrtc.peer import Peer

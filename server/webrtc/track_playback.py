@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from voxlane.server.client.player import Player
 from voxlane.server.conversation.client_events import Played
-from voxlane.server.player import Player
 from voxlane.server.protocols.openai_realtime.call_codec import REPLY_TRACK, TrackCommand
 
 Event = dict[str, Any]

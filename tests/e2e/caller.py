@@ -12,7 +12,7 @@ import numpy as np
 from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import decode_wav
 from voxlane.server.client import Event, VoiceClient
-from voxlane.server.player import Player
+from voxlane.server.client.player import Player
 
 RATE, OUT_RATE = 16_000, 24_000
 FRAME = RATE // 50

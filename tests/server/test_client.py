@@ -19,11 +19,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from voxlane.codecs.wav import decode_wav, encode_wav
 from voxlane.server.client import SUBPROTOCOL, VoiceClient
+from voxlane.server.client.player import Ack, Player
 from voxlane.server.commands.serve import drain
 from voxlane.server.commands.talk import OUTPUT_RATE, TalkOptions, run_talk, voice_url
 from voxlane.server.config import ServerConfig, StoreConfig, VoiceConfig
 from voxlane.server.errors import ConfigError, ConversationFailed
-from voxlane.server.player import Ack, Player
 
 RATE = 24_000
 CONFIG: dict[str, Any] = {"turns": {"mode": "manual"}, "voice": "two"}

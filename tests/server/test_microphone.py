@@ -13,7 +13,7 @@ from hypothesis import given
 from websockets.asyncio.server import ServerConnection, serve
 
 from voxlane.server.client import SUBPROTOCOL, VoiceClient
-from voxlane.server.microphone import QuietGatherer
+from voxlane.server.client.microphone import QuietGatherer
 
 RATE = 16_000
 FRAME = 320

@@ -14,6 +14,7 @@ import httpx
 from engine_thread import IN_THREAD, NEEDS_A_PROCESS, EngineThread
 
 from voxlane.engine.api import EngineConfig
+from voxlane.server.api.service import Service, make_service
 from voxlane.server.cell.seat import CellSeat
 from voxlane.server.commands.serve import HttpServer, listen
 from voxlane.server.config import (
@@ -30,8 +31,7 @@ from voxlane.server.config import (
 )
 from voxlane.server.engine_client.child import EngineChild
 from voxlane.server.engine_client.engine_process import EngineProcess, RestartBudget
-from voxlane.server.metrics import Metrics
-from voxlane.server.service import Service, make_service
+from voxlane.server.watching.metrics import Metrics
 
 SCRIPTED_ENGINE = Path(__file__).parent / "scripted_engine.py"
 ENGINE_COMMAND = (sys.executable, str(SCRIPTED_ENGINE))

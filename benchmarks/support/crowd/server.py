@@ -18,11 +18,11 @@ from support.command_line import command_line
 from support.figures import percentile, processor_s
 from threadpoolctl import threadpool_limits
 
+from voxlane.server.api.service import make_service
 from voxlane.server.commands.serve import HttpServer, listen
 from voxlane.server.config import Config, RoomConfig, VoiceConfig
 from voxlane.server.engine_client.engine_process import EngineProcess
-from voxlane.server.metrics import Metrics
-from voxlane.server.service import make_service
+from voxlane.server.watching.metrics import Metrics
 
 PROBE_S = 0.005
 

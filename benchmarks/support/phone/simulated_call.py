@@ -40,13 +40,13 @@ from voxlane.engine.loop.core import Core
 from voxlane.server.config import Config, PhoneConfig, PhoneKeys, VoiceConfig
 from voxlane.server.conversation.server_events import FloorState, ServerEvent
 from voxlane.server.engine_client.channel import Channel, Receive
-from voxlane.server.metrics import Metrics
 from voxlane.server.phone.call import PhoneCall
 from voxlane.server.phone.phone_service import PhoneService
 from voxlane.server.protocols.phone.line_events import Message
 from voxlane.server.protocols.phone.systems import recognise
 from voxlane.server.sessions.registry import SessionRegistry
 from voxlane.server.tenants.accounts import Tenants
+from voxlane.server.watching.metrics import Metrics
 
 LINE_RATE = 8_000
 PACKET = 160  # samples

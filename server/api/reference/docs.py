@@ -20,7 +20,7 @@ from voxlane.server.api.reference.openapi import document, facts_of
 from voxlane.server.api.reference.parts import Facts
 from voxlane.server.api.reference.template import STYLE, TEMPLATE
 from voxlane.server.api.reference.view import sections
-from voxlane.server.service import service_of
+from voxlane.server.api.service import service_of
 
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 

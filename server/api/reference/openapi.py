@@ -14,8 +14,8 @@ from starlette.responses import Response
 from voxlane.codecs.encode import formats
 from voxlane.server.api.reference import audio, calls, chat, other, phone, responses, voices
 from voxlane.server.api.reference.parts import JSON, Facts, Schema
+from voxlane.server.api.service import VERSION, Service, service_of
 from voxlane.server.http.reply import to_json
-from voxlane.server.service import VERSION, Service, service_of
 
 WEBSOCKETS = {
     "/v1/voice": "Conversations in our own protocol, MessagePack: `docs/protocol.md`.",

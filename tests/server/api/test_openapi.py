@@ -25,9 +25,9 @@ from voxlane.server.api import (
     transcription_request,
     voice_request,
 )
+from voxlane.server.api.app import ANYWHERE, make_app
 from voxlane.server.api.reference.openapi import WEBSOCKETS, document
 from voxlane.server.api.reference.parts import Facts
-from voxlane.server.app import ANYWHERE, make_app
 from voxlane.server.config import LimitsConfig
 from voxlane.server.errors import VoxlaneError
 

@@ -29,11 +29,11 @@ from websockets.exceptions import InvalidStatus
 from voxlane.server.api.phone import phone_routes
 from voxlane.server.config import Config, PhoneConfig, PhoneKeys
 from voxlane.server.http.middleware import HttpMiddleware
-from voxlane.server.metrics import Metrics
 from voxlane.server.phone.admission import PhoneAdmission
 from voxlane.server.phone.passes import NextSteps, Passes
 from voxlane.server.protocols.phone.systems import DOCUMENT_ADDRESSES, DOCUMENTS
 from voxlane.server.tenants.accounts import Tenants
+from voxlane.server.watching.metrics import Metrics
 
 PUBLIC = "https://example.org"
 SIGNER = Ed25519PrivateKey.generate()

@@ -20,7 +20,8 @@ allow_descriptors(1)
 
 IMPORTS = """
 import sys
-from voxlane.server import app, cli
+from voxlane.server import cli
+from voxlane.server.api import app
 from voxlane.server.commands import chat, doctor, perplexity, say, serve, talk, transcribe, voices
 from voxlane.server.audio import decode_child
 assert "torch" not in sys.modules

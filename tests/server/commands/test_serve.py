@@ -24,6 +24,7 @@ from waiting import until
 
 from voxlane.engine.api import EngineConfig, Loading, Ready
 from voxlane.server import cli, limits, log
+from voxlane.server.api.service import make_service
 from voxlane.server.cli import ENGINE_GIVEN_UP
 from voxlane.server.commands.progress import Progress
 from voxlane.server.commands.serve import HttpServer, banner, drain, listen, serve
@@ -32,8 +33,7 @@ from voxlane.server.engine_client import child
 from voxlane.server.engine_client.engine_process import EngineProcess
 from voxlane.server.errors import ConfigError, Draining, Overloaded
 from voxlane.server.http.request_limit import RequestLimit
-from voxlane.server.metrics import Metrics
-from voxlane.server.service import make_service
+from voxlane.server.watching.metrics import Metrics
 
 
 class Served:

@@ -22,7 +22,8 @@ from uvicorn.server import ServerState
 from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol
 
-from voxlane.server import app, limits
+from voxlane.server import limits
+from voxlane.server.api import app
 from voxlane.server.config import PhoneKeys
 from voxlane.server.conversation.client_events import Audio, TextTurn
 from voxlane.server.http.frames import CountedFrames

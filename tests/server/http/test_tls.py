@@ -21,7 +21,8 @@ from certificates import Authority, common_name, write_pair
 from house import Running, start
 from peer import MANUAL, Peer, eventually
 
-from voxlane.server import app, limits
+from voxlane.server import limits
+from voxlane.server.api import app
 from voxlane.server.cli import main
 from voxlane.server.config import LimitsConfig, ServerConfig
 from voxlane.server.errors import ConfigError

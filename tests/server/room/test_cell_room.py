@@ -19,9 +19,9 @@ from voxlane.server.config import Config, RoomConfig, VoiceConfig
 from voxlane.server.conversation.server_events import Latency
 from voxlane.server.engine_client.engine_pool import EnginePool
 from voxlane.server.errors import NoRoom
-from voxlane.server.metrics import Metrics
 from voxlane.server.room.estimate import RecentSum, RoomEstimate, RoomLeft, recent_mean, together
 from voxlane.server.room.meter import RoomMeter, levels
+from voxlane.server.watching.metrics import Metrics
 
 READY = Ready("scripted", "llama", 1, 1024, "int8", "float32", 64, 16, 1, "cpu")
 CONFIG = Config(voice=VoiceConfig(sessions=100), room=RoomConfig(sure=0))

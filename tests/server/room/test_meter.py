@@ -13,8 +13,8 @@ from websockets.exceptions import InvalidStatus
 from voxlane.engine.api import StepStats
 from voxlane.server import limits
 from voxlane.server.config import RoomConfig, VoiceConfig
-from voxlane.server.metrics import REFUSAL_REASONS
 from voxlane.server.room.estimate import Measure
+from voxlane.server.watching.metrics import REFUSAL_REASONS
 
 ONE_SURE = {"room": RoomConfig(sure=1, lag_ms=10_000)}  # the lag of a busy test machine counts for nothing
 

@@ -14,7 +14,8 @@ import pytest
 from peer import MANUAL, Peer, bystander, eventually
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from voxlane.server import app, limits
+from voxlane.server import limits
+from voxlane.server.api import app
 from voxlane.server.config import VoiceConfig
 from voxlane.server.protocols.native import NATIVE
 from voxlane.server.sessions import outbound

@@ -16,9 +16,9 @@ from voxlane.server.commands.serve import drain
 from voxlane.server.config import ChatConfig, Config, LimitsConfig, ServerConfig, VoiceConfig
 from voxlane.server.conversation.session import Session
 from voxlane.server.engine_client.engine_process import EngineProcess
-from voxlane.server.metrics import Metrics
 from voxlane.server.sessions.offer import dated
 from voxlane.server.sessions.registry import SessionRegistry
+from voxlane.server.watching.metrics import Metrics
 
 SLOW: dict[str, Any] = {"config": {"voice": "two", "turns": {"mode": "manual"}, "buffer_s": 0.5}}
 

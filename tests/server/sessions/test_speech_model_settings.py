@@ -12,10 +12,10 @@ from voxlane.server.config import Config, VoiceConfig
 from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.engine_client.engine_process import EngineProcess
 from voxlane.server.errors import InvalidRequest
-from voxlane.server.metrics import Metrics
 from voxlane.server.sessions.offer import ServerOffer
 from voxlane.server.sessions.registry import SessionRegistry
 from voxlane.server.sessions.speech_model_settings import for_speech_model
+from voxlane.server.watching.metrics import Metrics
 
 READY = Ready("", "", 0, 0, "", "", 0, 0, 0, "cpu", speech=ConverseModel("lfm2-audio", 4000, 12.5, 1920))
 TOOLS = SessionConfig(tools=(Tool("get_time", "", "{}"),))

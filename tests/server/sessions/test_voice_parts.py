@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given
 
 from voxlane.engine.api import Append, Cancel, ChatMessage, EndInput, Finished, Priority, Refused, RequestStats, Submit
-from voxlane.server.auth import is_loopback, offered_key, origin_allowed
 from voxlane.server.conversation.effects import RequestsLost
 from voxlane.server.conversation.server_events import BargeIn
 from voxlane.server.engine_client import channel as channels
 from voxlane.server.engine_client.channel import GATHERED_BYTES, Channel
 from voxlane.server.errors import Overloaded
+from voxlane.server.http.auth import is_loopback, offered_key, origin_allowed
 from voxlane.server.http.buckets import Bucket
-from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import Packet
 from voxlane.server.sessions.outbound import (
     KEPT_PACKETS,
@@ -31,6 +30,7 @@ from voxlane.server.sessions.outbound import (
 )
 from voxlane.server.sessions.resume import Tokens
 from voxlane.server.tenants.accounts import Tenants
+from voxlane.server.watching.metrics import Metrics
 
 STATS = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
 

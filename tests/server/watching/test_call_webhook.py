@@ -18,9 +18,9 @@ from peer import MANUAL, Peer, eventually
 from voxlane.server import config as configuration
 from voxlane.server.config import Config, WebhookConfig
 from voxlane.server.errors import ConfigError
-from voxlane.server.metrics import Metrics
 from voxlane.server.watching import call_webhook
 from voxlane.server.watching.call_webhook import CallWebhook, signature, webhook_key
+from voxlane.server.watching.metrics import Metrics
 from voxlane.server.watching.watch_service import WatchService
 from voxlane.server.watching.watched_call import HANDED_OVER
 

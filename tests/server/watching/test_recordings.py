@@ -25,10 +25,10 @@ from voxlane.server import config as configuration
 from voxlane.server.config import RecordingsConfig
 from voxlane.server.conversation.server_events import Interrupted, ItemCut, ReplyDone, ReplyStarted, Speech
 from voxlane.server.errors import ConfigError
-from voxlane.server.metrics import Metrics
 from voxlane.server.watching import disk_thread
 from voxlane.server.watching import recordings as room
 from voxlane.server.watching.heard_sound import HeardCut, HeardPiece, HeardReplies, Timeline
+from voxlane.server.watching.metrics import Metrics
 from voxlane.server.watching.recordings import Recordings
 from voxlane.server.watching.stereo_file import HEADER_BYTES, RATE, StereoFile, header, repair
 from voxlane.server.watching.watched_call import WatchedCall

@@ -22,8 +22,8 @@ from peer import MANUAL, Peer, eventually, speech
 from voxlane.codecs.extras import install_command
 from voxlane.server.config import Config, TracesConfig
 from voxlane.server.errors import ConfigError
-from voxlane.server.metrics import Metrics
 from voxlane.server.watching import traces
+from voxlane.server.watching.metrics import Metrics
 from voxlane.server.watching.traces import Traces
 from voxlane.server.watching.watch_service import WatchService
 
@@ -159,7 +159,7 @@ def test_by_default_nothing_of_opentelemetry_is_imported() -> None:
     code = (
         "import sys\n"
         "from voxlane.server.config import Config\n"
-        "from voxlane.server.metrics import Metrics\n"
+        "from voxlane.server.watching.metrics import Metrics\n"
         "from voxlane.server.watching.watch_service import WatchService\n"
         "assert WatchService(Config(), Metrics(), 'test').traces is None\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]\n"

@@ -24,8 +24,8 @@ import websockets.asyncio.client
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.typing import Subprotocol
 
-from voxlane.server.microphone import QuietGatherer
-from voxlane.server.player import Player
+from voxlane.server.client.microphone import QuietGatherer
+from voxlane.server.client.player import Player
 
 SUBPROTOCOL = Subprotocol("voxlane.v1")
 

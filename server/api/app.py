@@ -29,6 +29,7 @@ from voxlane.server.api.page import PageEndpoints
 from voxlane.server.api.phone import phone_routes
 from voxlane.server.api.reference.docs import docs
 from voxlane.server.api.reference.openapi import openapi
+from voxlane.server.api.service import Service
 from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, WebSocketOnly
 from voxlane.server.http.middleware import CALLS, HttpMiddleware
 from voxlane.server.http.proxies import TrustedProxies
@@ -38,7 +39,6 @@ from voxlane.server.protocols.native import NATIVE
 from voxlane.server.protocols.openai_realtime.protocol import REALTIME
 from voxlane.server.protocols.phone.system import PHONE_ADDRESS
 from voxlane.server.room.agent_check import AgentCheck
-from voxlane.server.service import Service
 from voxlane.server.sessions.connection import converse
 
 ANYWHERE = "/{path:path}"

@@ -23,7 +23,6 @@ from voxlane.server.engine_client.engine_client import EngineClient
 from voxlane.server.errors import Forbidden, ModelNotFound
 from voxlane.server.http.request_limit import Allowance, RequestLimit
 from voxlane.server.log import quote
-from voxlane.server.metrics import Metrics
 from voxlane.server.phone.phone_service import PhoneService
 from voxlane.server.room.meter import RoomMeter
 from voxlane.server.sessions.client_secrets import ClientSecrets
@@ -32,6 +31,7 @@ from voxlane.server.store.choice import make_store
 from voxlane.server.store.kept_responses import KeptResponses
 from voxlane.server.store.notes import SharedNotes
 from voxlane.server.tenants.accounts import Account, Tenants
+from voxlane.server.watching.metrics import Metrics
 from voxlane.server.watching.watch_service import WatchService
 from voxlane.server.webrtc.calls import WebRtcCalls
 
