@@ -1,7 +1,8 @@
 """Run the long tests lane by lane: `python tests/support/lanes.py [LANE ...]`, all lanes without a name.
 
 `--due MINUTES` chooses instead: the lanes whose folders differ from those that last passed, then one more by
-rotation, as long as their budgets fit into so many minutes. It names the lanes that it leaves out.
+rotation, as long as their budgets fit into so many minutes. It names the lanes that it leaves out. A lane that takes
+too long is only named then: how fast the machine of a check is, the change cannot tell.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def _rotated(names: list[str], turn: int) -> list[str]:
     return names[start:] + names[:start]
 
 
-def run(lane: Lane) -> int:
-    """Run a lane; return 0 if all of it passed within its budget."""
+def run(lane: Lane, *, strict: bool) -> int:
+    """Run a lane; return 0 if all of it passed, and within its budget where that is `strict`."""
     if lane.needs:
         subprocess.run(["make", "--no-print-directory", *lane.needs], cwd=ROOT, check=True)
     began = time.monotonic()
@@ -96,7 +97,7 @@ def run(lane: Lane) -> int:
     print(f"══ {lane.name}: {took:.1f} min of {lane.minutes:g}", flush=True)
     if took > lane.minutes * SLACK:
         print(f"{lane.name} takes too long. Its slowest files stand above: shorten or move them.", file=sys.stderr)
-        return 1
+        return int(strict)
     return 0
 
 
@@ -150,7 +151,7 @@ def main() -> int:
         print(f"changed: {', '.join(changed) or 'none'}; to run: {', '.join(names) or 'none'}")
     failed = []
     for name in names:
-        if run(lanes[name]):
+        if run(lanes[name], strict=asked.due is None):
             failed.append(name)
         elif not _git("status", "--porcelain", "--", ".", ":!tests/passed.toml"):
             _note(name, states[name])
