@@ -112,18 +112,12 @@ class Session:
             return self._hear(event.pcm, now)
         effects: list[Effect] = []
         match event:
-            case (
-                Started()
-                | Words()
-                | Text()
-                | Samples()
-                | Pieces()
-                | Finished()
-                | Refused()
-                | Probability()
-                | ToolCall()
-            ):
+            case Words() | Probability():
                 effects = floor.receive(event, now)
+            case Started() | Finished() | Refused() if floor.listens_by(event.request_id):
+                effects = floor.receive(event, now)
+            case Started() | Text() | Samples() | Pieces() | Finished() | Refused() | ToolCall():
+                effects = answers.receive(event, now)
             case Played(epoch, samples):
                 reply = answers.reply
                 if reply is not None and reply.epoch == epoch and reply.stage in ("live", "held"):

@@ -14,14 +14,10 @@ from voxlane.engine.api import (
     EndInput,
     Finished,
     FromEngine,
-    Pieces,
     Priority,
     Probability,
     Refused,
-    Samples,
     Started,
-    Text,
-    ToolCall,
     Words,
 )
 from voxlane.server.conversation.effects import Effect, Send, SendToEngine
@@ -487,20 +483,18 @@ class Floor:
 
     # ---- messages from the engine
 
-    def receive(
-        self,
-        message: Started | Words | Text | Samples | Pieces | Finished | Refused | Probability | ToolCall,
-        now: float,
-    ) -> list[Effect]:
-        """Apply an engine message to its turn or reply; ignore messages of requests that are over."""
+    def listens_by(self, request_id: str) -> bool:
+        """Return whether a request writes down one of the turns."""
+        return any(turn is not None and turn.asr_id == request_id for turn in (self._turn, *self.pending))
+
+    def receive(self, message: Started | Words | Finished | Refused | Probability, now: float) -> list[Effect]:
+        """Apply an engine message to its turn; ignore messages of requests that are over."""
         for turn in (self._turn, *self.pending):
             if turn is not None and message.request_id == turn.asr_id:
                 return self._understand(turn, message, now)
             if turn is not None and message.request_id == turn.probe_id and isinstance(message, Probability):
                 turn.p_end = message.value
-        if isinstance(message, Words | Probability):
-            return []
-        return self._answers.receive(message, now)
+        return []
 
     def _understand(self, turn: UserSpeech, message: FromEngine, now: float) -> list[Effect]:
         match message:
