@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/**/*.md"))]
 LINK = re.compile(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 TOLD_TOGETHER = ("client_js/demo", "engine/api", "engine/kernels/triton", "server/api/reference")
@@ -55,3 +55,10 @@ def test_every_module_has_its_sentence() -> None:
 
     untold = [str(module) for module in modules if module.name != "__init__.py" and not is_told(module)]
     assert sorted(module for module in untold if not module.startswith(TOLD_TOGETHER)) == []
+
+
+def test_a_decision_is_short() -> None:
+    for page in ROOT.glob("docs/decisions/*.md"):
+        for section in page.read_text(encoding="utf-8").split("\n## ")[1:]:
+            heading, _, body = section.partition("\n")
+            assert len(body.split()) <= 120, f"{page.name}: {heading}"
