@@ -3,7 +3,7 @@
     server → engine.api, codecs     (cli → engine.weights.command, which is mounted as `voxlane models`)
     engine → codecs
     codecs → nothing of ours
-Inside engine/ and server/ a room imports those before it: ROOMS has their order.
+Inside engine/ and server/ a room imports those before it: docs/architecture.md has their order.
 torch only in engine/, never in engine/api/; asyncio only where there is I/O; pure modules have no clock, no chance
 and no log.
 """
@@ -11,6 +11,7 @@ and no log.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -72,18 +73,17 @@ ASYNC = {
 }  # fmt: skip
 """Modules that do I/O or wait for it."""
 
-ROOMS = {
-    "engine": (
-        "api", "errors", "progress", "links", "weights", "kernels", "memory", "text", "audio", "schedule", "models",
-        "runners", "voices", "jobs", "loop", "build", "template", "process",
-    ),
-    "server": (
-        "limits", "errors", "log", "validation", "conversation", "config", "cell", "tenants", "engine_client",
-        "watching", "room", "store", "audio", "protocols", "client", "http", "sessions", "phone", "webrtc", "api",
-        "exchange", "lab", "cluster", "commands", "cli",
-    ),
-}  # fmt: skip
-"""The folders of each package and the files at its door, in order: each may import those before it."""
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def rooms_of(package: str) -> tuple[str, ...]:
+    """Return the folders of a package and the files at its door in the order of their table in architecture.md."""
+    table = ARCHITECTURE.partition(f"### The rooms of `{package}/`\n")[2].partition("\n#")[0]
+    return tuple(re.findall(r"^\| `(\w+)`", table, re.MULTILINE))
+
+
+ROOMS = {package: rooms_of(package) for package in ("engine", "server")}
+"""Each room may import those before it."""
 
 WEIGHTS_FACES = {"engine.weights.command", "engine.weights.store"}
 WEIGHTS_USERS = {"server.cli"}

@@ -1,4 +1,7 @@
-"""Messages over a non-blocking packet socket on the event loop, with back-pressure and a watch over the peer."""
+"""Messages over a non-blocking packet socket on the event loop, with back-pressure and a watch over the peer.
+
+Sound that need not be quick waits some milliseconds for that of other voices, and shares their packet.
+"""
 
 from __future__ import annotations
 

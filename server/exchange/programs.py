@@ -1,4 +1,4 @@
-"""Running the installed programs."""
+"""Runs an installed program for as long as it is needed."""
 
 from __future__ import annotations
 

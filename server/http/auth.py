@@ -1,4 +1,7 @@
-"""Finds the key in a handshake; checks the origins and hosts that browsers send. tenants/ knows the keys."""
+"""Finds the key in a handshake; checks the origins and hosts that browsers send, and logs those that it refuses.
+
+tenants/ knows the keys.
+"""
 
 from __future__ import annotations
 
