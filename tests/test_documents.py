@@ -1,4 +1,4 @@
-"""Documents lead somewhere: links and anchors exist, every picture is shown, a decision is short."""
+"""Documents lead somewhere: links and anchors exist, every picture is shown, the README's figures are measured."""
 
 from __future__ import annotations
 
@@ -53,3 +53,11 @@ def test_a_decision_is_short() -> None:
         for section in page.read_text(encoding="utf-8").split("\n## ")[1:]:
             heading, _, body = section.partition("\n")
             assert len(body.split()) <= 120, f"{page.name}: {heading}"
+
+
+def test_the_figures_of_the_readme_are_measured() -> None:
+    figure = re.compile(r"\d(?:[\d.,]*\d)?")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Measured\n")[2].partition("\n## ")[0]
+    shown = set(figure.findall(readme))
+    assert len(shown) > 40
+    assert shown - set(figure.findall((ROOT / "docs" / "measured.md").read_text(encoding="utf-8"))) == set()
