@@ -65,7 +65,7 @@ def test_the_figures_of_the_readme_are_measured() -> None:
 
 def test_the_glossary_has_each_word_once() -> None:
     words = re.findall(
-        r"^\| \*\*([^*]+)\*\*", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE
+        r"^- \*\*([^*]+)\*\*:", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE
     )
     assert len(words) > 50
     assert sorted({word for word in words if words.count(word) > 1}) == []
