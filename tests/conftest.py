@@ -43,7 +43,7 @@ PRESS_AGAIN_SECONDS = 10.0
 ALONE = (
     "browser", "clients", "faults",
     "e2e/test_conversation.py", "e2e/test_lab_foreign_servers.py", "e2e/test_lab_peers.py", "e2e/test_partner.py",
-    "e2e/test_realtime_clients.py", "e2e/test_shown_calls.py", "e2e/test_talker.py",
+    "e2e/test_realtime_clients.py", "e2e/test_talker.py",
     "e2e/test_true_call.py", "e2e/test_voice.py",
 )  # fmt: skip
 """Tests that depend on the clock, most of them because a person speaks: one at a time, after all others."""
@@ -53,7 +53,7 @@ LONG = tuple(beginning for lane in LANES.values() for beginning in lane.long)
 TOGETHER = (("browser",), ("e2e/test_conversation.py", "e2e/test_openai_client.py"))
 """Files that share a server with real models: one worker runs them all, so that it starts once."""
 
-SPLIT = ("server/lab/test_runner.py", "test_every_command.py")
+SPLIT = ("server/lab/test_runner.py",)
 """Long files whose tests need little of each other: each worker takes the next test."""
 
 SLOWEST = 10

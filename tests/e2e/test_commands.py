@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_qwen3 import write_adapter, write_qwen3
 
 pytestmark = [pytest.mark.weights, pytest.mark.usefixtures("no_leaks")]
 
@@ -36,6 +37,16 @@ def test_one_question() -> None:
     assert done.returncode == 0, done.stderr
     assert "Paris" in done.stdout
     assert re.search(r"\[\d+ tokens, first after \d+ ms, [\d.]+ tokens/s", done.stderr)
+
+
+def test_a_folder_of_hugging_face_with_an_adapter(tmp_path: Path) -> None:
+    model, adapter = write_qwen3(tmp_path / "Qwen3-0.6B"), tmp_path / "my-lora"
+    write_adapter(model, adapter)
+    chat = ("chat", "Hello!", "--model", str(model), "--temperature", "0", "--max-tokens", "10")
+    plain, adapted = voxlane(*chat), voxlane(*chat, "--adapter", str(adapter))
+    assert (plain.returncode, adapted.returncode) == (0, 0), plain.stderr + adapted.stderr
+    assert plain.stdout.strip()
+    assert adapted.stdout != plain.stdout
 
 
 def test_a_conversation_with_an_interruption(terminal: Any) -> None:

@@ -6,6 +6,3 @@ A shell starts background jobs with SIGINT ignored, and a test run in the backgr
 from __future__ import annotations
 
 HEAR_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-
-HEARS_CTRL_C = ("env", "--default-signal=INT")
-"""Before a command that is stopped with Ctrl-C: a shell cannot hear a signal that it was told to ignore."""
