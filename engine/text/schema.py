@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 MAX_SCHEMA_BYTES = 64 * 1024
@@ -16,6 +17,11 @@ MAX_DEPTH = 48
 """Nesting of objects and lists in a schema's text. The compiler's own parser refuses 128."""
 MAX_REFERENCES = 256
 """Uses of $ref: each can be one level of recursion."""
+
+MAX_OPTIONAL = 240
+"""Optional properties that may come next in one place: each takes four of the 1,000 items of a row of the compiler."""
+REFERENCE_HOPS = 4
+"""How far properties are counted through references to references."""
 
 # Formats that can be enforced. Others are left out: in the JSON Schema specification they are annotations.
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})
@@ -40,6 +46,8 @@ def read(text: str) -> dict[str, Any]:
     schema = json_object(text)
     if sum(1 for _, key, _ in _everything(schema) if key == "$ref") > MAX_REFERENCES:
         raise SchemaError(f"has more than {MAX_REFERENCES} references")
+    if _optional(schema) > MAX_OPTIONAL:
+        raise SchemaError(f"has more than {MAX_OPTIONAL} optional properties in one place")
     return schema
 
 
@@ -89,6 +97,34 @@ def _tidied(schema: Any, *, close: bool) -> Any:
         # A property that is required but not declared needs an open object.
         result |= {"additionalProperties": False} if all(name in list(properties) for name in required) else {}
     return result
+
+
+def _optional(schema: dict[str, Any]) -> int:
+    """Return the most optional properties that may come next in one place: of an object and all its alternatives."""
+
+    @cache
+    def behind(reference: str, hops: int) -> int:
+        target: Any = schema
+        for name in reference.removeprefix("#").split("/")[1:]:
+            target = target.get(name) if isinstance(target, dict) else None
+        return count(target, hops)
+
+    def count(part: Any, hops: int) -> int:
+        if not isinstance(part, dict):
+            return 0
+        properties, required, reference = part.get("properties"), part.get("required"), part.get("$ref")
+        named = properties if isinstance(properties, dict) else {}
+        needed = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
+        here = len(named.keys() - needed)
+        if isinstance(reference, str) and hops:
+            here += behind(reference, hops - 1)
+        lists = {key: value for key, value in part.items() if isinstance(value, list)}
+        for key in ("anyOf", "oneOf", "allOf"):
+            here += sum([count(branch, hops) for branch in lists.get(key, ())])
+        inside = [*named.values(), *lists.get("prefixItems", ()), part.get("items"), part.get("additionalProperties")]
+        return max([here, *[count(inner, hops) for inner in inside]])
+
+    return count(schema, REFERENCE_HOPS)
 
 
 def _everything(value: Any) -> Iterator[tuple[int, str, dict[str, Any]]]:

@@ -24,7 +24,7 @@ from voxlane.engine.api import Cancel, ChatMessage, Pause, Refused, Resume, Samp
 from voxlane.engine.build.assemble import Assembly
 from voxlane.engine.jobs.chat import ChatJobFactory
 from voxlane.engine.text.constraint import MAX_PENDING, GrammarBusy, Grammars, call_grammar, json_grammar
-from voxlane.engine.text.schema import SchemaError, read
+from voxlane.engine.text.schema import MAX_OPTIONAL, SchemaError, read
 from voxlane.engine.text.tokenizer import Tokenizer
 
 from .test_tokenizer import PRE, write_byte_level_gguf, write_directory, write_sentencepiece_gguf
@@ -223,6 +223,36 @@ def test_a_chain_of_references_as_long_as_allowed_does_not_overflow_the_compiler
     schema = {"$ref": "#/$defs/d0", "$defs": {**chain, "d255": {"type": "string"}}}
     read(json.dumps(schema))
     assert constraint(schema).allowed([]) is not None
+
+
+def test_as_many_optional_properties_as_allowed_can_be_written_and_one_more_is_refused(made: Grammars) -> None:
+    def choices(count: int, *names: str) -> list[dict[str, Any]]:
+        one = {"type": "object", "additionalProperties": {}, "required": ["x"]}
+        return [{**one, "properties": {f"{name}{n}": {} for n in range(count)} | {"x": {}}} for name in names]
+
+    half = MAX_OPTIONAL // 2
+    for start, allowed, too_many in (
+        ("{", choices(MAX_OPTIONAL, "a")[0], choices(MAX_OPTIONAL + 1, "a")[0]),
+        (
+            "[{",
+            {"type": "array", "items": {"anyOf": choices(half, "a", "b")}},
+            {"items": {"oneOf": choices(half, *"abc")}},
+        ),
+        (
+            '{"a": {',
+            {
+                "properties": {"a": {"$ref": "#/$defs/a"}},
+                "required": ["a"],
+                "$defs": {"a": choices(MAX_OPTIONAL, "a")[0]},
+            },
+            {"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"anyOf": choices(half, *"abc")}}},
+        ),
+    ):
+        bound = made.compile(json_grammar(read(json.dumps(allowed)))).result(DEADLINE_S).constraint(start=0)
+        for end in range(len(start) + 1):
+            assert bound.allowed(written(start[:end])) is not None, start
+        with pytest.raises(SchemaError, match=f"more than {MAX_OPTIONAL} optional properties"):
+            read(json.dumps(too_many))
 
 
 @pytest.mark.parametrize(
