@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,7 +11,8 @@ from starlette.responses import Response
 from voxlane.server.api.reference.openapi import endpoints, facts_of
 from voxlane.server.api.service import VERSION, service_of
 from voxlane.server.audio.voices import served_name
-from voxlane.server.errors import Draining
+from voxlane.server.errors import Draining, Unauthorized
+from voxlane.server.http.middleware import check_key
 from voxlane.server.http.reply import error_response, json_response
 
 
@@ -54,8 +57,13 @@ async def healthz(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
-    """Answer with all metrics."""
-    return Response(service_of(request).metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
+    """Answer with the metrics. Those of tenants need a key: a tenant's shows its own, VOXLANE_API_KEY shows all."""
+    service = service_of(request)
+    tenant: str | None = ""
+    with contextlib.suppress(Unauthorized):
+        account = check_key(request.scope, service.tenants)
+        tenant = None if account is service.tenants.default else account.name
+    return Response(service.metrics.text(tenant), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 async def index(request: Request) -> Response:

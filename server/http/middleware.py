@@ -52,7 +52,9 @@ _FAMILIES = (
     ("/v1/responses/", "/v1/responses/{response_id}"),
     ("/client/", "/client/{name}"),
 )
-_LOOKING_AFTER = frozenset({"/livez", "/readyz", "/healthz", "/metrics"})  # answered even when the server is full
+_PROBES = frozenset({"/livez", "/readyz", "/healthz"})
+_UNCHECKED = DOCUMENT_ADDRESSES | _PROBES  # api/phone.py checks the first; probes are answered under any name
+_LOOKING_AFTER = _PROBES | {"/metrics"}  # answered even when the server is full
 _QUIET = _LOOKING_AFTER | {"/client/{name}"}  # frequent, and of no interest in a log
 
 
@@ -159,10 +161,11 @@ class _Visit:
             if self._full and self._scope["path"] not in _LOOKING_AFTER:
                 raise TooManyConnections(detail=self._full)
             path: str = self._scope["path"]
-            if path.startswith("/v1/") and path not in DOCUMENT_ADDRESSES:  # api/phone.py checks
+            if path not in _UNCHECKED:
                 check_page(self._scope, self._config, with_key=self._tenants.key_needed)
-                if path != CALLS and not path.startswith(f"{CALLS}/"):
-                    charge(self._scope, self._metrics, check_key(self._scope, self._tenants))
+            keyed = path.startswith("/v1/") and path not in DOCUMENT_ADDRESSES
+            if keyed and path != CALLS and not path.startswith(f"{CALLS}/"):
+                charge(self._scope, self._metrics, check_key(self._scope, self._tenants))
             await self._app(self._scope, receive, send)
         except ClientGone:
             self._status = CLIENT_GONE

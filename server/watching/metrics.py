@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.registry import Collector
 
 from voxlane.engine.api import Finished, FinishReason, StepStats
 from voxlane.server.conversation.server_events import BargeIn, Fault, Latency, ServerEvent, TurnDone
@@ -54,6 +55,19 @@ class SharedMetrics:
     def forget_gauges(self) -> None:
         """Forget what the process, which has ended, had open; what it has counted stays."""
         mark_process_dead(self._name, str(self._folder))  # type: ignore[no-untyped-call]
+
+
+class _OfTenant(Collector):
+    """A registry's metrics without those of other tenants."""
+
+    def __init__(self, registry: CollectorRegistry, tenant: str) -> None:
+        self._registry = registry
+        self._tenant = tenant
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [one for one in metric.samples if one.labels.get("tenant", self._tenant) == self._tenant]
+            yield metric
 
 
 class RequestMetrics(Observer):
@@ -455,9 +469,13 @@ class Metrics(Observer):
             case _:
                 pass
 
-    def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return generate_latest(self.registry if self._shared is None else self._shared.registry())
+    def text(self, tenant: str | None = None) -> bytes:
+        """Return the metrics in Prometheus' text format: all, or without those of other tenants than this one."""
+        registry = self.registry if self._shared is None else self._shared.registry()
+        if tenant is not None:
+            shown, registry = _OfTenant(registry, tenant), CollectorRegistry()
+            registry.register(shown)
+        return generate_latest(registry)
 
     def state_changed(self, state: State) -> None:
         """Set the gauge of each engine state."""

@@ -242,10 +242,9 @@ def _health() -> Schema:
         path: {"get": operation(path[1:], "Health", summary, "Needs no key.", answers, errors, public=True)}
         for path, (summary, answers, errors) in said.items()
     }
-    metrics = {"200": answer("All metrics.", **{"text/plain": text})}
-    found["/metrics"] = {
-        "get": operation("metrics", "Health", "Prometheus metrics", "Needs no key.", metrics, public=True)
-    }
+    metrics = {"200": answer("The metrics.", **{"text/plain": text})}
+    keys = "Needs no key, but for the metrics of tenants: a tenant's key shows its own, `VOXLANE_API_KEY` shows all."
+    found["/metrics"] = {"get": operation("metrics", "Health", "Prometheus metrics", keys, metrics, public=True)}
     return found
 
 

@@ -31,6 +31,15 @@ async def test_who_may_ask_where_no_key_is_asked_for(serving: Any, headers: dict
         assert (await server.client.get("/v1/audio/voices", headers=headers)).status_code == status
 
 
+async def test_a_name_made_ours_reads_nothing_but_whether_the_server_lives(serving: Any) -> None:
+    async with serving() as server:
+        for path in ("/", "/docs", "/openapi.json", "/client/wire.js", "/metrics", "/nothing"):
+            answer = await server.client.get(path, headers={"host": "evil.example:8000", "accept": "text/html"})
+            assert (path, answer.status_code) == (path, 403)
+        for path in ("/livez", "/readyz", "/healthz"):
+            assert (await server.client.get(path, headers={"host": "cell"})).status_code == 200
+
+
 async def test_a_form_of_another_site_makes_no_voice(serving: Any) -> None:
     async with serving() as server:
         answer = await server.client.post(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,13 @@ async def test_each_key_opens_and_no_other(serving: Any, keys: Any) -> None:
         for name, status in (("acme", 200), ("bolt", 200), ("sesame", 200), ("nobody", 401), ("", 401)):
             answer = await server.client.get("/v1/models", headers=bearer(name) if name else {})
             assert answer.status_code == status, name
-        text = (await server.client.get("/metrics")).text
-        for name in ("acme", "bolt", "default"):
-            assert f'voxlane_tenant_requests_total{{tenant="{name}"}} 1.0' in text
-        assert "nobody" not in text
+        for shown, names in (("sesame", "acme bolt default"), ("acme", "acme"), ("nobody", ""), ("", "")):
+            text = (await server.client.get("/metrics", headers=bearer(shown) if shown else {})).text
+            assert (
+                re.findall(r'^voxlane_tenant_requests_total{tenant="(\w+)"} 1.0', text, re.MULTILINE) == names.split()
+            )
+            assert ("acme" in text, "bolt" in text) == ("acme" in names, "bolt" in names)
+            assert 'voxlane_engine_state{state="ready"} 1.0' in text  # the rest is for whoever asks
 
 
 async def test_requests_have_the_salt_of_their_key(serving: Any, keys: Any) -> None:
@@ -79,7 +83,7 @@ async def test_too_many_requests_are_told_when_to_come_back(serving: Any, keys: 
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
         assert 0 < int(refused.headers["retry-after"]) <= 30
         assert (await server.client.get("/v1/models", headers=bearer("bolt"))).status_code == 200
-        text = (await server.client.get("/metrics")).text
+        text = (await server.client.get("/metrics", headers=bearer("acme"))).text
         assert 'voxlane_tenant_refusals_total{limit="requests_per_minute",tenant="acme"} 1.0' in text
 
 
@@ -94,7 +98,7 @@ async def test_sound_over_http_is_counted(serving: Any, keys: Any, recording: An
             assert int(refused.headers["retry-after"]) > 10
         chat = await asked(server, "acme")
         assert chat.status_code == 200  # it is no sound
-        text = (await server.client.get("/metrics")).text
+        text = (await server.client.get("/metrics", headers=bearer("acme"))).text
         assert 'voxlane_tenant_audio_seconds_total{tenant="acme"} 4.0' in text
 
 
@@ -129,7 +133,7 @@ async def test_conversations_are_limited_per_key(serving: Any, keys: Any) -> Non
         assert await second.closed() == 1013
         assert second.seen[-1][2] == "too_many_conversations"
         other = await Peer.open(server.url, hello("bolt"))
-        text = (await server.client.get("/metrics")).text
+        text = (await server.client.get("/metrics", headers=bearer("acme"))).text
         assert 'voxlane_tenant_conversations{tenant="acme"} 1.0' in text
         await first.bye()
         again = await Peer.open(server.url, hello("acme"))
