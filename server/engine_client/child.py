@@ -11,6 +11,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,9 @@ from voxlane.server.engine_client.step_watch import ThreadFacts
 from voxlane.server.log import line
 
 logger = logging.getLogger(__name__)
+
+_SECRET = re.compile(r"VOXLANE_\w*(KEY|TOKEN|SECRET|PASSWORD)")
+"""The server's secrets by their names in the environment: an engine, which computes what strangers send, gets none."""
 
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -49,7 +53,8 @@ class EngineChild:
     async def start(
         cls, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> tuple[Self, socket.socket]:
-        """Start a process with additions to its environment; return it, and our end of the engine's link."""
+        """Start a process in our environment without secrets, with additions; return it and our end of its link."""
+        known = {name: value for name, value in os.environ.items() if not _SECRET.fullmatch(name)}
         with contextlib.ExitStack() as opened:
             link, its_link = _pair(opened)
             control, its_control = _pair(opened)
@@ -68,7 +73,7 @@ class EngineChild:
                 stdout=2,
                 pass_fds=given,
                 start_new_session=True,
-                env={**os.environ, **environment} if environment else None,
+                env={**known, **(environment or {})},
             )
             try:
                 child = cls(process, control, page)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_thread import IN_THREAD, EngineThread
 
 from voxlane.engine.api import ChatMessage, EngineConfig, Finished, Loading, Started, StepStats, Submit, Text
-from voxlane.server import limits
+from voxlane.server import config, limits
 from voxlane.server.engine_client import engine_process
 from voxlane.server.engine_client.engine_client import Observer, State
 from voxlane.server.engine_client.engine_process import EngineProcess, RestartBudget
@@ -89,6 +91,21 @@ async def test_a_request_is_answered_in_order(engine_command: Sequence[str]) -> 
         assert link.open_streams == 0
         assert await anext(stream, None) is None
     assert recorder.states == ["ready", "stopped"]
+
+
+async def test_the_engine_gets_none_of_the_servers_secrets(
+    engine_command: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = [name for name in vars(config) if name.endswith("_VARIABLE") and name != "KEEPER_FAILURES_VARIABLE"]
+    for variable in (*(getattr(config, name) for name in secrets), *config.PHONE_KEY_VARIABLES.values()):
+        monkeypatch.setenv(variable, f"secret of {variable}")
+    monkeypatch.setenv("VOXLANE_CACHE", "/a/folder")
+    async with EngineProcess(EngineConfig("m"), command=engine_command, environment={"GPU": "1"}) as link:
+        await link.wait_ready()
+        proc = Path(f"/proc/{link.pid}")
+        told = (proc / "environ").read_text()
+    assert re.findall("secret of [A-Z_]*", told) == []
+    assert {"VOXLANE_CACHE=/a/folder", "GPU=1"} <= set(told.split("\0"))
 
 
 async def test_many_requests_at_once_keep_apart() -> None:
