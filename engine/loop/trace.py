@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +29,8 @@ class Trace:
     def __init__(self, path: Path) -> None:
         if path.exists() and path.is_file():  # most likely the trace of an engine that crashed
             path.replace(path.with_name(path.name + ".old"))
-        self._file = path.open("w", encoding="utf-8", buffering=1 << 16)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # it tells whose requests ran when
+        self._file = os.fdopen(descriptor, "w", encoding="utf-8", buffering=1 << 16)
         self._opened = 0
         self._broken = False
         self._write("[\n")

@@ -48,6 +48,13 @@ def test_a_trace_without_its_end_can_be_read_up_to_there(tmp_path):
     assert json.loads(text.rstrip().rstrip(",") + "]")
 
 
+def test_only_its_owner_may_read_a_trace(tmp_path):
+    path = tmp_path / "t.json"
+    path.touch(mode=0o644)  # of before
+    with Trace(path):
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_full_disk_ends_the_trace_and_not_the_engine(caplog):
     simulation = Simulation(blocks=20, host_blocks=0)
     simulation.core._telemetry._trace = Trace(Path("/dev/full"))
