@@ -202,16 +202,19 @@ class Recordings:
 
 
 class ConversationRecording:
-    """The files of one conversation. Its methods are called on the event loop and only hand work to the thread."""
+    """The files of one conversation; each begins with the first of its content.
+
+    The methods are called on the event loop and only hand work to the thread.
+    """
 
     def __init__(self, recordings: Recordings, call: WatchedCall, speak_rate: int) -> None:
         self._recordings = recordings
         self._session = call.session
         moment = datetime.fromtimestamp(call.began_s, UTC)
-        stem = f"{moment:%Y%m%dT%H%M%SZ}-{call.session}"
-        sound, words = recordings.config.audio, recordings.config.transcripts
-        self.sound_name = f"{stem}.wav" if sound else ""
-        self.words_name = f"{stem}.jsonl" if words else ""
+        self._stem = f"{moment:%Y%m%dT%H%M%SZ}-{call.session}"
+        self._head = {"began": moment.isoformat(timespec="seconds"), "session": call.session, "dialect": call.dialect}
+        self._keeps_sound, self._keeps_words = recordings.config.audio, recordings.config.transcripts
+        self.sound_name = self.words_name = ""  # until there is sound, until there are words
         self._loop = asyncio.get_running_loop()
         self._caller = Timeline()
         self._replies = HeardReplies(speak_rate)
@@ -222,29 +225,27 @@ class ConversationRecording:
         self._batch_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._failed = False
+        self._speak_rate = speak_rate or RATE
         # Of the thread alone:
         self._file: StereoFile | None = None
-        speak_rate = speak_rate or RATE
-        recordings.do(lambda: self._begin(speak_rate))
-        self._tell(began=moment.isoformat(timespec="seconds"), session=call.session, dialect=call.dialect)
 
     # ---- on the event loop
 
     def heard(self, pcm: bytes, now: float) -> None:
         """Take sound of the caller that ends now."""
-        if self.sound_name:
+        if self._keeps_sound:
             at_s, joins = self._caller.place(len(pcm) / 2 / RATE, now)
             self._add(HeardPiece(at_s, pcm, joins))
 
     def observe(self, reply: Reply | None, now: float) -> None:
         """Take what was heard of the current reply since the last look."""
-        if self.sound_name:
+        if self._keeps_sound:
             for piece in self._replies.observe(reply, now, self._gain):
                 self._add(piece)
 
     def follow(self, event: ServerEvent, now: float) -> None:
         """Take an event that the client is sent."""
-        if self.sound_name:
+        if self._keeps_sound:
             for piece in self._replies.follow(event, now):
                 self._add(piece)
         match event:
@@ -277,13 +278,17 @@ class ConversationRecording:
     def close(self, reason: str) -> None:
         """Complete the files."""
         self._flush()
-        self._tell(ended=datetime.now(UTC).isoformat(timespec="seconds"), reason=reason)
+        if self.words_name:
+            self._tell(ended=datetime.now(UTC).isoformat(timespec="seconds"), reason=reason)
         self._recordings.do(self._end)
 
     def _add(self, piece: HeardPiece | HeardCut) -> None:
         if self._failed:
             return
         size = len(piece.pcm) if isinstance(piece, HeardPiece) else 0
+        if not self.sound_name:
+            self.sound_name = f"{self._stem}.wav"
+            self._recordings.do(self._begin)
         self._batch.append(piece)
         self._batch_bytes += size
         if self._recordings.waits(size):
@@ -301,9 +306,14 @@ class ConversationRecording:
             self._recordings.do(lambda: self._write(batch, size))
 
     def _tell(self, **fields: object) -> None:
-        if self.words_name and not self._failed:
-            text = json.dumps({name: value for name, value in fields.items() if value is not None}) + "\n"
-            self._recordings.do(lambda: self._append(text))
+        if not self._keeps_words or self._failed:
+            return
+        lines = [{name: value for name, value in fields.items() if value is not None}]
+        if not self.words_name:
+            self.words_name = f"{self._stem}.jsonl"
+            lines.insert(0, self._head)
+        text = "".join(json.dumps(one) + "\n" for one in lines)
+        self._recordings.do(lambda: self._append(text))
 
     # ---- in the thread
 
@@ -312,10 +322,9 @@ class ConversationRecording:
             self._failed = True
             self._recordings.stopped(self._session, error)
 
-    def _begin(self, speak_rate: int) -> None:
+    def _begin(self) -> None:
         try:
-            if self.sound_name:
-                self._file = StereoFile(self._recordings.path(self.sound_name), speak_rate)
+            self._file = StereoFile(self._recordings.path(self.sound_name), self._speak_rate)
         except OSError as error:
             self._fail(error)
 

@@ -31,7 +31,7 @@ from voxlane.server.watching.heard_sound import HeardCut, HeardPiece, HeardRepli
 from voxlane.server.watching.metrics import Metrics
 from voxlane.server.watching.recordings import Recordings
 from voxlane.server.watching.stereo_file import HEADER_BYTES, RATE, StereoFile, header, repair
-from voxlane.server.watching.watched_call import WatchedCall
+from voxlane.server.watching.watched_call import CallEnd, WatchedCall
 
 CALL = WatchedCall("voice-0123456789abcdef", "native", 1_763_416_800.0)
 NAME = "20251117T220000Z-voice-0123456789abcdef"
@@ -293,6 +293,7 @@ async def test_others_keep_some_of_the_disk(tmp_path: Path) -> None:
     await one.start()
     call = one.open(CALL, RATE)
     assert call is not None
+    call.heard(pcm(1), 0.1)
     call.close("done")
     await one.aclose()
     assert stopped(metrics, "ENOSPC") == 1
@@ -363,6 +364,23 @@ async def test_a_conversation_is_recorded_as_it_was_heard(serving: Any, tmp_path
     ]
     assert lines[0]["session"] == peer.ready["session"]
     assert lines[-1]["reason"] == "done"
+
+
+async def test_a_conversation_leaves_no_file_without_sound_and_none_without_words(serving: Any, tmp_path: Path) -> None:
+    ends: list[CallEnd] = []
+    async with serving(parts={"recordings": all_on(tmp_path)}) as running:
+        watch = running.service.watch
+        watch.recordings._free_bytes, watch._ended = 0, ends.append
+        peer = await Peer.open(running.url, MANUAL)
+        await peer.bye()
+        peer = await Peer.open(running.url, MANUAL)
+        await peer.send("start")
+        await peer.send("audio", speech("not understood"))
+        await peer.bye()
+        await eventually(lambda: len(ends) == 2)
+        await watch.recordings.settled()
+    assert [(bool(end.recording), bool(end.transcript)) for end in ends] == [(False, False), (True, False)]
+    assert os.listdir(tmp_path) == [ends[1].recording]
 
 
 async def test_of_an_interrupted_reply_only_the_heard_part_is_kept(serving: Any, tmp_path: Path) -> None:
