@@ -20,8 +20,9 @@ from typing import Literal, get_args
 
 from voxlane.server.errors import ConfigError
 
-Total = Literal["sockets", "conversations", "connections", "open_requests", "held_bytes", "beats", "serving"]
-"""Counts without a key. `beats` shows that a process's event loop turns; `serving` is 1 while it takes new clients."""
+Total = Literal["sockets", "conversations", "connections", "open_requests", "held_bytes", "beats", "serving", "ending"]
+"""Counts without a key. `beats` shows that a process's event loop turns; `serving` is 1 while it takes new clients,
+`ending` of the supervisor once the whole cell ends."""
 
 KeyedTotal = Literal[
     "sockets of address",

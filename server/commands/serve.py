@@ -232,12 +232,18 @@ async def look_for_neighbours(config: Config, listener: socket.socket) -> list[N
 
 
 async def drain(service: Service, http: HttpServer) -> None:
-    """Stop accepting, let what is running finish for drain_s, end the rest, and say how many.
+    """Admit nothing new, let what is running finish for drain_s, end the rest, and say how many.
+
+    The port stays open, so that probes and clients are told, unless another server takes its clients: one that shares
+    the port, or one behind the same balancer, which sends a client on only if it cannot connect.
 
     limits.py has the time of each step, and their sum: STOP_SECONDS.
     """
     service.request_limit.closed = True
-    http.stop_accepting()
+    config, seat = service.config, service.seat
+    cell_goes_on = seat.shared and not seat.counts.elsewhere("ending")
+    if config.server.reuse_port or config.store.kind == "redis" or cell_goes_on:
+        http.stop_accepting()
     running = service.request_limit.inside
     # Without an engine no answer can finish, and a supervisor waits for the exit code.
     seconds = 0.0 if service.engine.given_up.is_set() else service.config.server.drain_s

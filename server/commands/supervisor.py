@@ -242,6 +242,7 @@ class Supervisor:
             for server in self.servers:
                 server.send(CellEnds())
         self._stopping = True
+        self._counts.put("ending", 1)
         for server in self.servers:
             server.signal(signal.SIGTERM)
 

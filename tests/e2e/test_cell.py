@@ -389,6 +389,8 @@ async def test_sigterm_lets_answers_finish_and_leaves_nothing(cell: CellProcess)
     cell.process.send_signal(signal.SIGTERM)
     for peer in peers:  # no other process could go on with them: they may finish here
         assert (await peer.until("go_away"))[3] == "draining"
+    assert (await Http(cell).send("GET", "/readyz")).status_code == 503
+    for peer in peers:
         assert (await peer.say("one more word"))[-1][3] == "done"
         await peer.bye()
     assert await asyncio.to_thread(cell.wait) == 0

@@ -19,8 +19,11 @@ import httpx
 import pytest
 import uvloop
 from flying_loop import FlyingLoop
-from peer import eventually
+from peer import SUBPROTOCOL, eventually
 from waiting import until
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from voxlane.engine.api import EngineConfig, Loading, Ready
 from voxlane.server import cli, limits, log
@@ -115,8 +118,11 @@ def test_running_requests_finish_before_the_end(served: Any, monkeypatch: pytest
         body = {"messages": [{"role": "user", "content": "hello"}]}
         refused = other.post(f"{server.url}/v1/chat/completions", json=body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{server.url}/healthz")
+        for probe, status in (("livez", 200), ("readyz", 503), ("healthz", 503)):  # on connections of their own
+            assert httpx.get(f"{server.url}/{probe}").status_code == status
+        voice = server.url.replace("http", "ws", 1) + "/v1/voice"
+        with pytest.raises(InvalidStatus, match="503"), connect(voice, subprotocols=[Subprotocol(SUBPROTOCOL)]):
+            pass
         os.kill(engine, signal.SIGUSR1)  # the scripted engine's sign to go on
         told = [line for line in held if line]
     _, log = server.process.communicate(timeout=60)
