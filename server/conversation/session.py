@@ -51,7 +51,7 @@ from voxlane.server.conversation.hearing.ear import Ear
 from voxlane.server.conversation.hearing.echo_guard import EchoGuard
 from voxlane.server.conversation.replies.answers import Answers
 from voxlane.server.conversation.replies.editing import edit
-from voxlane.server.conversation.replies.history import History
+from voxlane.server.conversation.replies.history import History, turn_item
 from voxlane.server.conversation.replies.saved import SavedHistory, SavedProgress
 from voxlane.server.conversation.server_events import Configured, Fault, FloorState
 from voxlane.server.conversation.turns.floor import Floor
@@ -190,6 +190,10 @@ class Session:
         self.history.restore(history)
         self.answers.restore(progress, position)
         self._floor.restore(progress.turns, round(heard_s * RATE))
+
+    def forget_failed(self, turn: int) -> None:
+        """Forget the words of a turn that its person was asked to repeat."""
+        self.history.drop_unanswered(turn_item(self.name, turn))
 
     def wake_at(self, now: float) -> float | None:
         """Return when to feed a Tick if nothing else happens, None if that is never needed."""

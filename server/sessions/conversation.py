@@ -165,7 +165,11 @@ class Conversation:
             position = self.acked.samples * recent.speak_rate // self._formats[1].rate
         self.session.restore(saved.history, progress, position, recent.heard_s)
         item = self.session.history.get(self.session.answers.item_of(epoch))
-        return endings(recent.open_turns, recent.open_reply, progress.reply, item, position)
+        ends = endings(recent.open_turns, recent.open_reply, progress.reply, item, position)
+        for end in ends:
+            if isinstance(end, TurnDone) and end.how == "failed":
+                self.session.forget_failed(end.turn)
+        return ends
 
     def saved_settings(self) -> SavedSettings:
         """Return the part `config` of its record."""

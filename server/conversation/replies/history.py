@@ -175,6 +175,13 @@ class History:
         self._hidden.discard(name)
         self._memory.forget(name)
 
+    def drop_unanswered(self, name: str) -> None:
+        """Forget what the person said under this id, unless something answers it: it will be said again."""
+        names = list(self._items)
+        behind = [self._items[one] for one in names[names.index(name) + 1 :]] if name in self._items else []
+        if not any(item.kind == "call" or (item.kind == "assistant" and item.text) for item in behind):
+            self.drop(name)
+
     def prompt(self, instructions: str, saying: str = "") -> tuple[ChatMessage, ...]:
         """Return the prompt: instructions, history, and what the person is `saying` right now."""
         return prompt_of(self.shown, self.with_facts(instructions), saying)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -216,3 +217,21 @@ def test_the_server_tells_how_much_a_prompt_holds() -> None:
     messages = filled([("user", "abc"), ("call", "{}")]).messages
     assert characters_of(messages) == 3 + len("book") + 2
     assert History()._budget == HISTORY_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("behind", "stays"),
+    [
+        ([], False),
+        ([("assistant", "")], False),  # a reply that had only begun
+        ([("user", "later")], False),
+        ([("assistant", "Yes,")], True),
+        ([("assistant", ""), ("call", "{}")], True),  # what was done is not asked for again
+    ],
+)
+def test_words_that_will_be_said_again_are_forgotten_unless_something_answers_them(behind: Any, stays: bool) -> None:
+    history = filled([("user", "one"), ("assistant", "two"), ("user", "three"), *behind])
+    history.drop_unanswered("i2")
+    history.drop_unanswered("of no one")
+    assert ("i2" in history) == stays
+    assert [item.text for item in history.items] == ["one", "two", *["three"] * stays, *(text for _, text in behind)]

@@ -115,6 +115,7 @@ class Talker:
         self._users: list[tuple[int, str]] = []  # turns as they were told
         self._begun: set[int] = set()
         self._ended: Counter[int] = Counter()
+        self._failed: set[int] = set()
         self._heard: dict[int, str] = {}  # by epoch, what was told to be remembered
         self._texts: dict[int, str] = {}
         self._words: dict[int, list[list[int]]] = {}
@@ -235,7 +236,7 @@ class Talker:
         if self._lost_s is not None:
             self.gaps_s.append(time.perf_counter() - self._lost_s)
             self._lost_s = None
-        self._compare("users", _joined(ready, "user"), self._told_users(), exact=False)
+        self._compare("users", _joined(ready, "user"), self._told_users(ended=True), exact=False)
         self._compare("replies", _joined(ready, "assistant"), self._told_replies(), exact=False)
         epoch, position = self._played
         self._exact = None
@@ -282,6 +283,8 @@ class Talker:
                 self._heard[epoch] = heard
             case "turn_done":
                 self._ended[fields[0]] += 1
+                if fields[1] == "failed":  # to be said again
+                    self._failed.add(fields[0])
             case "resumable":
                 (self.resumable,) = fields
 
@@ -293,8 +296,11 @@ class Talker:
             if self._chance.random() < 0.3:
                 await self._send("played", epoch, offset, len(data) // 2)
 
-    def _told_users(self) -> str:
-        return " ".join(text for _, text in self._users)
+    def _told_users(self, *, ended: bool = False) -> str:
+        """Return what should be remembered of the person, or of the turns alone that have ended."""
+        return " ".join(
+            text for turn, text in self._users if turn not in self._failed and (self._ended[turn] or not ended)
+        )
 
     def _told_replies(self) -> str:
         return " ".join(text.strip() for _, text in sorted(self._heard.items()) if text.strip())
