@@ -245,6 +245,9 @@ SPEECH_CHARACTERS = 100_000
 DIGIT_CHARACTERS = 6
 """A digit is said as a word: so many characters of text take as long. 20,000 digits would be three hours of sound."""
 
+SPEECH_DIGITS = 1000
+"""Digits that any text may have: five minutes of sound. Beyond them a sixth of the text may be digits."""
+
 SPEEDS = (0.5, 2.0)
 """Slowest and fastest speech: outside of them voices are not intelligible."""
 

@@ -43,7 +43,7 @@ class SpeechBody(Body):
         Meta(
             min_length=1,
             max_length=limits.SPEECH_CHARACTERS,
-            description="The text to say; a sixth of the limit may be digits.",
+            description="The text to say; a thousand digits, and beyond that a sixth of the text.",
         ),
     ]
     model: (
@@ -133,9 +133,10 @@ def parse(
     body = read_body(SpeechBody, values)
     if len(body.input) > most_characters:
         raise wrong("input", f"must be a string of 1 to {most_characters} characters")
-    most_digits = max(1, most_characters // limits.DIGIT_CHARACTERS)
+    share = max(limits.SPEECH_DIGITS, len(body.input) // limits.DIGIT_CHARACTERS)
+    most_digits = max(1, min(most_characters // limits.DIGIT_CHARACTERS, share))
     if sum(map(str.isdigit, body.input)) > most_digits:
-        raise wrong("input", f"must have at most {most_digits} digits: each is said as a word")
+        raise wrong("input", f"must have at most {most_digits} digits at this length: each is said as a word")
     if one_pace and body.speed != 1:
         raise wrong("speed", "must be 1: this voice has one pace")
     return SpeechRequest(

@@ -146,10 +146,14 @@ def test_mistakes_with_a_text_name_the_parameter(body: dict[str, Any], param: st
 
 def test_a_text_of_digits_is_limited_by_how_long_it_is_spoken() -> None:
     most = limits.SPEECH_CHARACTERS
-    with pytest.raises(InvalidRequest, match="digits") as refused:
-        speech_request.parse({"input": "7" * 20_000}, most, VOICES, ALL)
-    assert refused.value.param == "input"
-    assert speech_request.parse({"input": "seven " * 15_000 + "7" * 5_000}, most, VOICES, ALL)
+    for digits, allowed in ((20_000, 3333), (16_000, 2666), (1001, 1000)):  # a sixth of the text, or a thousand
+        with pytest.raises(InvalidRequest, match=f"at most {allowed} digits at this length") as refused:
+            speech_request.parse({"input": "7" * digits}, most, VOICES, ALL)
+        assert refused.value.param == "input"
+    with pytest.raises(InvalidRequest, match="at most 20 digits"):  # of the operator's limit
+        speech_request.parse({"input": "7" * 21}, 120, VOICES, ALL)
+    for text in ("7" * 1000, "seven " * 15_000 + "7" * 5_000):
+        assert speech_request.parse({"input": text}, most, VOICES, ALL)
 
 
 def test_without_an_encoder_the_default_is_wav_and_mp3_says_what_is_missing() -> None:
