@@ -43,9 +43,9 @@ one address."""
 HANDSHAKE_SECONDS = 5.0
 """Time for a TLS handshake, from the opening of its connection: as long as a head may take."""
 
-HANDSHAKES_PER_ADDRESS = 64
-"""TLS handshakes of one address at one time; others of it wait. Each takes about a millisecond of the event loop. An
-address that begins them and falls silent delays its own clients alone."""
+HANDSHAKES_PER_ADDRESS = 8
+"""TLS handshakes of one address that wait for their turn with those of others; more of it wait behind them. Each takes
+about a millisecond of the event loop: 300 at once delay their own address by about a second, others by 60 ms."""
 
 ACCEPTS_PER_TURN = 64
 """Connections that are accepted before other tasks run."""

@@ -116,7 +116,7 @@ def _stamp(path: Path) -> Stamp:
 
 
 class Handshakes:
-    """The TLS handshakes under way: a few of each address, others of it wait for their turn."""
+    """The TLS handshakes that are about to begin: a few of each address, others of it wait for a place."""
 
     def __init__(self) -> None:
         self._running: dict[str, int] = {}
@@ -224,15 +224,15 @@ class TlsListener:
                 await self._handshakes.begin(address)
                 try:
                     await self._turn()
-                    secure, _ = await self._loop.connect_accepted_socket(
-                        self._make,
-                        accepted,
-                        ssl=self._certificate.context,
-                        ssl_handshake_timeout=limits.HANDSHAKE_SECONDS,
-                        ssl_shutdown_timeout=limits.TLS_CLOSE_SECONDS,
-                    )
-                finally:
+                finally:  # from here on a silent one keeps nobody waiting
                     self._handshakes.end(address)
+                secure, _ = await self._loop.connect_accepted_socket(
+                    self._make,
+                    accepted,
+                    ssl=self._certificate.context,
+                    ssl_handshake_timeout=limits.HANDSHAKE_SECONDS,
+                    ssl_shutdown_timeout=limits.TLS_CLOSE_SECONDS,
+                )
             secure.set_write_buffer_limits(high=limits.TLS_WRITE_BYTES)
         except (OSError, TimeoutError) as error:  # an SSLError is an OSError
             logger.debug(line("tls handshake failed", client=address, error=type(error).__name__))

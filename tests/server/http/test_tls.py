@@ -266,6 +266,22 @@ async def test_silent_handshakes_of_an_address_keep_only_its_own_waiting(monkeyp
     assert not handshakes._waiting
 
 
+async def test_half_open_handshakes_keep_no_client_of_their_address_waiting(
+    serving: Any, tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HANDSHAKE_SECONDS", 3600.0)
+    monkeypatch.setattr(limits, "HANDSHAKES_PER_ADDRESS", 2)
+    async with secured(serving, tmp_path, authority) as server, asyncio.timeout(60):
+        silent = [await asyncio.open_connection("127.0.0.1", port_of(server)) for _ in range(5)]
+        for _, writer in silent:
+            writer.write(b"\x16\x03\x01")  # the beginning of a ClientHello
+        await eventually(lambda: len(server.http.tls.beginning) == 5)
+        async with httpx.AsyncClient(verify=authority.client()) as client:
+            assert (await client.get(f"{server.url}/livez")).status_code == 200
+        for _, writer in silent:
+            writer.close()
+
+
 async def test_a_place_that_comes_with_the_end_of_patience_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HANDSHAKES_PER_ADDRESS", 1)
     handshakes = Handshakes()
