@@ -350,6 +350,10 @@ OPENS_PER_SECOND = 32.0
 """New conversations of one address a second, after a burst: a carrier begins fewer calls. An address that opens and
 drops them as fast as it can makes so much garbage that collecting it held the event loop for 76 ms."""
 
+FLOOD_PAUSE_SECONDS = 2.0
+"""How long the next WebSockets of an address wait after one of it has sent too fast: one that comes back at once to
+flood again costs next to nothing, and others behind the same address are only late."""
+
 OPENING_ADDRESSES = 4096
 """Addresses whose rate is remembered."""
 

@@ -1,4 +1,4 @@
-"""How often each address may do something: a bucket for each, for as many addresses as are worth remembering. Pure."""
+"""How often each address may do something, and which have to pause; as many as are worth remembering. Pure."""
 
 from __future__ import annotations
 
@@ -22,3 +22,24 @@ class AddressRates:
         if len(self._buckets) > self._most:
             del self._buckets[next(iter(self._buckets))]
         return bucket.spend(1, now)
+
+
+class AddressPauses:
+    """Addresses that have done too much: what they begin next waits."""
+
+    def __init__(self, seconds: float, most: int) -> None:
+        """Let an address wait for `seconds`; remember `most` addresses, the newest."""
+        self._seconds = seconds
+        self._most = most
+        self._ends_s: dict[str, float] = {}
+
+    def begin(self, address: str, now: float) -> None:
+        """Begin a pause of an address, or begin it anew."""
+        self._ends_s.pop(address, None)
+        self._ends_s[address] = now + self._seconds
+        if len(self._ends_s) > self._most:
+            del self._ends_s[next(iter(self._ends_s))]
+
+    def left_s(self, address: str, now: float) -> float:
+        """Return how long an address still waits."""
+        return max(0.0, self._ends_s.get(address, now) - now)

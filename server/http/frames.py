@@ -37,7 +37,7 @@ _MASK_BYTES = 4
 _UNDECODABLE = 1007
 _FINAL, _MASKED = 0x80, 0x80  # bits of the first and the second byte
 _MESSAGES = (0x81, 0x82)  # first bytes: a whole text, whole bytes
-_UNREAD_MESSAGE, _UNREAD_BY_PEER = 1, 2  # reasons to hand on nothing: bits
+_UNREAD_MESSAGE, _UNREAD_BY_PEER, _REFUSED = 1, 2, 4  # reasons to hand on nothing: bits
 
 
 def admit(websocket: WebSocket | ClientSocket, rates: RateLimits) -> None:
@@ -69,7 +69,7 @@ class CountedFrames(WebSocketsSansIOProtocol):
         self._frames = Bucket(0.0, limits.FIRST_FRAMES, 0.0)
         self._in_pieces = False  # the beginning of a message has come, not its end
         self._fragments = 0  # its continuation frames
-        self._refused = False  # from now on only a close is parsed
+        self._refused = False  # nothing more is counted
         self._held = 0  # reasons to hand on nothing
         self._waiting = b""  # bytes that were read and not handed on, from `_at`
         self._at = 0
@@ -207,8 +207,15 @@ class CountedFrames(WebSocketsSansIOProtocol):
         return False
 
     async def send(self, message: Any) -> None:
-        """Send a message of the application; a refusal in full is an answer to the handshake, and no error."""
+        """Send a message of the application; a refusal in full is an answer to the handshake, and no error.
+
+        A client that was told that it sends too fast is read no more.
+        """
+        if message["type"] == "websocket.close" and message.get("code") == TooFast.close_code:
+            self._read_no_more()
         await super().send(message)
+        if self._held & _REFUSED and self.close_timer is not None:
+            self._close_unread()
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
             self.handshake_complete = True  # else uvicorn would log an error for every wrong key
 
@@ -269,8 +276,6 @@ class CountedFrames(WebSocketsSansIOProtocol):
         kind = first & 0x0F
         if kind == _CLOSE:
             return True
-        if self._refused:
-            return False
         if kind > _CLOSE and not self._admitted:
             self._refuse(Unauthorized("Before its key a client sends nothing but its first message."))
         elif not self._frames.spend(1, self.loop.time()):
@@ -290,7 +295,22 @@ class CountedFrames(WebSocketsSansIOProtocol):
             return
         self._refused = True
         self.frames = []  # of an unfinished message
+        self._read_no_more()
         self.queue.put_nowait(cast(Any, {"type": "websocket.receive", REFUSAL: error}))
+
+    def _read_no_more(self) -> None:
+        self._held |= _REFUSED
+        if not self._paused and not self._transport.is_closing():
+            self._paused = True
+            self._transport.inner.pause_reading()
+
+    def _close_unread(self) -> None:
+        """Close soon after the close frame: the client's answer lies behind what it has sent, and is not read."""
+        assert self.close_timer is not None
+        self.close_timer.cancel()
+        self.close_timer = self.loop.call_later(limits.LAST_FRAME_SECONDS, self.transport.close)
+        if self._transport.inner.can_write_eof():  # TLS cannot
+            self._transport.inner.write_eof()
 
 
 def _is_utf8(data: bytes) -> bool:

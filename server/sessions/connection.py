@@ -82,6 +82,7 @@ async def converse(
 ) -> None:
     """Serve one WebSocket from its handshake to its end."""
     address = websocket.client.host if websocket.client is not None else "-"
+    await asyncio.sleep(registry.pauses.left_s(address, asyncio.get_running_loop().time()))
     try:
         admission = check_handshake(websocket, dialect, registry, tenants)
         resumes = dialect.resumable and "at" in websocket.query_params
@@ -154,6 +155,8 @@ class Connection:
             if self._opus is not None:
                 self._opus.close()
             self._part(code, error)
+        if type(error) is TooFast:  # a tenant's quota is no flood
+            self._registry.pauses.begin(self._address, self._loop.time())
         if (error is not None or code == DONE) and not isinstance(error, HandOver):
             await self._close(code, error)
         ours = error is not None or code < OWN_CODES

@@ -35,7 +35,7 @@ from voxlane.server.errors import (
     ResumedElsewhere,
     VoxlaneError,
 )
-from voxlane.server.http.address_rates import AddressRates
+from voxlane.server.http.address_rates import AddressPauses, AddressRates
 from voxlane.server.log import line
 from voxlane.server.protocols.dialect import Dialect, GoAway, Hello
 from voxlane.server.room.meter import RoomMeter
@@ -101,6 +101,7 @@ class SessionRegistry:
         self._sockets: Counter[str] = Counter()  # by address
         burst = max(limits.VOICE_SESSIONS_PER_ADDRESS, self.config.sessions_per_address)
         self._opens = AddressRates(limits.OPENS_PER_SECOND, burst, limits.OPENING_ADDRESSES)
+        self.pauses = AddressPauses(limits.FLOOD_PAUSE_SECONDS, limits.OPENING_ADDRESSES)
         self._empty, self._quiet = asyncio.Event(), asyncio.Event()  # no conversation, no socket
         self._empty.set()
         self._quiet.set()

@@ -6,7 +6,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxlane.server.http.address_rates import AddressRates
+from voxlane.server.http.address_rates import AddressPauses, AddressRates
 
 
 def test_an_address_has_a_burst_and_then_its_rate() -> None:
@@ -34,3 +34,14 @@ def test_few_addresses_are_remembered() -> None:
     assert rates.spend("c", 0.0)  # b is forgotten
     assert not rates.spend("a", 0.0)
     assert rates.spend("b", 0.0)
+
+
+def test_an_address_pauses_alone_and_the_oldest_is_forgotten() -> None:
+    pauses = AddressPauses(2.0, 2)
+    assert pauses.left_s("a", 0.0) == 0.0
+    for address, now in (("a", 0.0), ("b", 0.5), ("a", 1.0)):
+        pauses.begin(address, now)
+    assert [pauses.left_s(address, 1.5) for address in "abc"] == [1.5, 1.0, 0.0]
+    assert pauses.left_s("b", 9.0) == 0.0
+    pauses.begin("c", 1.5)
+    assert [pauses.left_s(address, 1.5) for address in "abc"] == [1.5, 0.0, 2.0]

@@ -68,9 +68,18 @@ class RawSocket:
 
 
 @asynccontextmanager
-async def raw(running: Any, path: str = "/v1/voice", key: str = "", receive_bytes: int = 0) -> AsyncIterator[RawSocket]:
-    """Open a WebSocket without a library."""
+async def raw(
+    running: Any,
+    path: str = "/v1/voice",
+    key: str = "",
+    receive_bytes: int = 0,
+    source: str = "127.0.0.1",
+    *,
+    answered: bool = True,
+) -> AsyncIterator[RawSocket]:
+    """Open a WebSocket without a library; wait for the answer to its handshake unless that waits."""
     sock = socket.socket()
+    sock.bind((source, 0))
     if receive_bytes:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
     sock.setblocking(False)
@@ -82,7 +91,8 @@ async def raw(running: Any, path: str = "/v1/voice", key: str = "", receive_byte
         "Sec-WebSocket-Protocol: voxlane.v1", *([f"Authorization: Bearer {key}"] if key else []), "", "",
     ]  # fmt: skip
     writer.write("\r\n".join(head).encode())
-    assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+    if answered:
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
     try:
         yield RawSocket(reader, writer)
     finally:
@@ -145,6 +155,32 @@ async def test_a_flood_of_frames_is_closed_and_holds_up_nobody(
             parsed.stop()
         assert max(parsed.turns.values()) <= limits.FRAMES_PER_TURN
         assert parsed.turns.total() <= burst + 1  # and the close
+
+
+SOUND = b"".join(message("audio", bytes(60_000)) for _ in range(4))  # eight seconds at once
+
+
+@pytest.mark.parametrize("flood", [PONG * 20_000, SOUND], ids=["frames", "sound"])
+async def test_a_flooder_is_read_no_more_and_its_address_pauses(
+    serving: Any, monkeypatch: pytest.MonkeyPatch, flood: bytes
+) -> None:
+    without_refill(monkeypatch)
+    monkeypatch.setattr(limits, "LAST_FRAME_SECONDS", 0.05)
+    monkeypatch.setattr(limits, "FLOOD_PAUSE_SECONDS", 3600.0)
+    reads = []
+    receive = CountedFrames.data_received
+    monkeypatch.setattr(CountedFrames, "data_received", lambda *got: (reads.append(got[1]), receive(*got))[1])
+    async with serving() as running, raw(running) as client, raw(running, source="127.0.0.2") as other:
+        client.writer.write(message("hello", MANUAL) + flood)
+        assert await client.close_code() == TOO_FAST
+        before = len(reads)
+        client.writer.write(flood)
+        other.writer.write(message("hello", MANUAL))
+        assert b"ready" in await other.reader.readuntil(b"ready")
+        await eventually(lambda: len(running.http._server.server_state.connections) == 1)
+        assert len(reads) == before + 1, "the other one's hello"
+        async with raw(running, answered=False) as again, raw(running, source="127.0.0.2"):
+            assert not again.reader._buffer, "those of another address do not wait"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("path", ["/v1/voice", "/v1/phone"])
