@@ -212,7 +212,8 @@ class ConversationRecording:
         self._session = call.session
         moment = datetime.fromtimestamp(call.began_s, UTC)
         self._stem = f"{moment:%Y%m%dT%H%M%SZ}-{call.session}"
-        self._head = {"began": moment.isoformat(timespec="seconds"), "session": call.session, "dialect": call.dialect}
+        began = moment.isoformat(timespec="seconds")
+        self._head: dict[str, object] = {"began": began, "session": call.session, "dialect": call.dialect}
         self._keeps_sound, self._keeps_words = recordings.config.audio, recordings.config.transcripts
         self.sound_name = self.words_name = ""  # until there is sound, until there are words
         self._loop = asyncio.get_running_loop()
