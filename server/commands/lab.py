@@ -12,15 +12,15 @@ from pathlib import Path
 
 import msgspec
 
-from voxlane.codecs.wav import encode_wav
 from voxlane.server.commands.lab_table import print_differences, print_result
 from voxlane.server.commands.terminal import write_text
-from voxlane.server.errors import BadAudio, ConfigError, EngineStartFailed
+from voxlane.server.errors import ConfigError
 from voxlane.server.lab import results
 from voxlane.server.lab.agents.planted import FAULTS
 from voxlane.server.lab.agents.server import PATHS, agent_server
 from voxlane.server.lab.agents.voice import AgentVoice, counting_wanted, spoken_wanted
 from voxlane.server.lab.compare import compare
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.report.again import replay, report_again
 from voxlane.server.lab.results import RunResult
 from voxlane.server.lab.runner import HeldCall, RunOptions, make_run_folder, run_scenarios, wanted_speech, write_run
@@ -31,6 +31,7 @@ from voxlane.server.lab.sounds.corpus import SOUNDS, Corpus, sound_wanted
 from voxlane.server.lab.sounds.voices import VOICES
 from voxlane.server.lab.values import USER_RATE
 from voxlane.server.lab.versus import FOLDERS, run_versus
+from voxlane.server.lab.waveform import write_wav
 
 OUT = Path("lab-results")
 RESULT = "result.json"
@@ -42,10 +43,8 @@ def run_lab(arguments: argparse.Namespace) -> int:
     """Run the command that was asked for; whatever goes wrong is not measurable, never a missed gate."""
     try:
         return _COMMANDS[arguments.lab](arguments)
-    except EngineStartFailed as error:
-        raise ConfigError(f"speech cannot be made: {error.hint}") from None
-    except BadAudio as error:
-        raise ConfigError(error.hint) from None
+    except LabError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -159,7 +158,7 @@ def _write_sound(arguments: argparse.Namespace, corpus: Corpus) -> int:
         asyncio.run(corpus.prepare([wanted] if wanted else [], line.clips))
     clip = corpus.sound(name, arguments.seed)
     try:
-        arguments.write.write_bytes(encode_wav(clip.pcm / 32768, USER_RATE))
+        arguments.write.write_bytes(write_wav(clip.pcm, USER_RATE))
     except OSError as error:
         raise ConfigError(f"{arguments.write}: {error.strerror}") from None
     return MET

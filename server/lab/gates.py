@@ -12,11 +12,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from voxlane.server.errors import ConfigError
 from voxlane.server.lab.definitions import METRICS
+from voxlane.server.lab.errors import LabError, quote
 from voxlane.server.lab.scenario import Gates
 from voxlane.server.lab.summary import Summary
-from voxlane.server.log import quote
 
 FEWEST = 10  # events of a flag that a share is judged by
 NUMBER_STATISTICS = ("p50", "p95", "max", "min", "mean")
@@ -66,19 +65,19 @@ class GateResult(Struct, frozen=True):
 
 
 def gate_limits(gates: Gates, *, name: str = "gates") -> list[GateLimit]:
-    """Return the gates of a scenario, sorted; raise ConfigError where one names nothing that is measured."""
+    """Return the gates of a scenario, sorted; raise LabError where one names nothing that is measured."""
     found = []
     for metric, limits in sorted(gates.items()):
         if metric not in METRICS:
-            raise ConfigError(f"{name}: there is no metric {quote(metric)}; metrics are {', '.join(METRICS)}")
+            raise LabError(f"{name}: there is no metric {quote(metric)}; metrics are {', '.join(METRICS)}")
         known = FLAG_STATISTICS if METRICS[metric].kind == "flag" else NUMBER_STATISTICS
         default = "share" if METRICS[metric].kind == "flag" else "p95"
         by_statistic: Mapping[str, float] = limits if isinstance(limits, dict) else {default: limits}
         for statistic, limit in sorted(by_statistic.items()):
             if statistic not in known:
-                raise ConfigError(f"{name}: {metric} has no {quote(statistic)}; it has {', '.join(known)}")
+                raise LabError(f"{name}: {metric} has no {quote(statistic)}; it has {', '.join(known)}")
             if not 0 <= limit < float("inf"):
-                raise ConfigError(f"{name}: the limit of {metric}.{statistic} must be a number of 0 or more")
+                raise LabError(f"{name}: the limit of {metric}.{statistic} must be a number of 0 or more")
             found.append(GateLimit(metric, statistic, float(limit)))
     return found
 

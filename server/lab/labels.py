@@ -21,10 +21,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from voxlane.server.errors import ConfigError
+from voxlane.server.lab.checking import WrongShape, checked
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.scenario import Gates, Seconds
 from voxlane.server.lab.values import USER_RATE, Interval, Meaning
-from voxlane.server.validation import InvalidValue, checked
 
 BACKCHANNEL_S = 0.6
 """Shorter speech under the agent's voice is guessed to be a backchannel."""
@@ -69,19 +69,19 @@ class Meant:
 
 
 def read_labels(text: str, *, name: str) -> Labels:
-    """Return the labels of a file; raise ConfigError with one line that names the place."""
+    """Return the labels of a file; raise LabError with one line that names the place."""
     try:
         labels = checked(Labels, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name}: not TOML: {error}") from None
-    except InvalidValue as error:
-        raise ConfigError(f"{name}: {error}") from None
+        raise LabError(f"{name}: not TOML: {error}") from None
+    except WrongShape as error:
+        raise LabError(f"{name}: {error}") from None
     before = 0.0
     for number, label in enumerate(labels.step, 1):
         if label.until_s <= label.at_s:
-            raise ConfigError(f"{name}: step {number} ends before it begins")
+            raise LabError(f"{name}: step {number} ends before it begins")
         if label.at_s < before:
-            raise ConfigError(f"{name}: step {number} begins before step {number - 1} ends")
+            raise LabError(f"{name}: step {number} begins before step {number - 1} ends")
         before = label.until_s
     return labels
 
@@ -94,7 +94,7 @@ def labelled(labels: Labels, voiced: Sequence[Interval], samples: int, *, name: 
     found = []
     for number, label in enumerate(labels.step, 1):
         if label.at_s * USER_RATE >= samples:
-            raise ConfigError(f"{name}: step {number} begins after the recording's end")
+            raise LabError(f"{name}: step {number} begins after the recording's end")
         parts = _within(label, voiced) or ((_place(label.at_s), min(samples, _place(label.until_s))),)
         found.append(Meant(label.means, parts, label.name, label.answered))
     return found

@@ -11,7 +11,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from voxlane.codecs.resample import Resampler
+from voxlane.server.lab.rates import RateConverter
 from voxlane.server.lab.scenario import Echo, LineConditions
 from voxlane.server.lab.values import USER_RATE, USER_TICK, Message, Pcm
 
@@ -64,10 +64,10 @@ class EchoPath:
     """What a microphone hears of the loudspeaker."""
 
     def __init__(self, echo: Echo | None, rate: int, chance: np.random.Generator) -> None:
-        self._resampler = Resampler(rate, USER_RATE)
+        self._converter = RateConverter(rate, USER_RATE)
         self._tail = _tail(echo, chance) if echo is not None else None
         late = round((echo.delay_ms if echo is not None else 0) / 1e3 * USER_RATE)
-        ahead = round(self._resampler.hold_back_ms / 1e3 * USER_RATE) + 1
+        ahead = round(self._converter.hold_back_ms / 1e3 * USER_RATE) + 1
         behind = len(self._tail) - 1 if self._tail is not None else 0
         self._sound: Floats = np.zeros(max(late, ahead) + behind, np.float32)  # what may still come back, oldest first
 
@@ -75,7 +75,7 @@ class EchoPath:
         """Take 20 ms of what the loudspeaker plays; return 20 ms of its echo."""
         if self._tail is None:
             return np.zeros(USER_TICK, np.float32)
-        self._sound = np.concatenate([self._sound, self._resampler.push(played)])
+        self._sound = np.concatenate([self._sound, self._converter.push(played)])
         window = self._sound[: USER_TICK + len(self._tail) - 1]
         self._sound = self._sound[USER_TICK:]
         return np.convolve(window, self._tail, "valid").astype(np.float32)

@@ -22,12 +22,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from voxlane.codecs.pcm import Floats
-from voxlane.codecs.resample import resample
-from voxlane.codecs.wav import encode_wav
-from voxlane.server.errors import ConfigError
+from voxlane.server.lab.checking import WrongShape, checked
+from voxlane.server.lab.errors import LabError
+from voxlane.server.lab.rates import converted
 from voxlane.server.lab.values import USER_RATE, Arrival, Occurrence, Pcm, Recording, Run, StepRecord
-from voxlane.server.validation import InvalidValue, checked
+from voxlane.server.lab.waveform import floats_of, quantise, write_wav
 
 FACTS, ARRAYS, EVENTS, SOUND = "call.json", "call.npz", "events.jsonl", "call.wav"
 
@@ -81,11 +80,11 @@ def save(recording: Recording, folder: Path) -> None:
     (folder / FACTS).write_bytes(msgspec.json.format(_encoded(facts), indent=1) + b"\n")
     (folder / EVENTS).write_bytes(b"".join(_encoded(one) + b"\n" for one in recording.occurrences))
     np.savez_compressed(folder / ARRAYS, allow_pickle=False, **_arrays(recording))
-    (folder / SOUND).write_bytes(encode_wav(stereo(recording), USER_RATE))
+    (folder / SOUND).write_bytes(write_wav(stereo(recording), USER_RATE))
 
 
 def load(folder: Path) -> Recording:
-    """Return the call of a folder; raise ConfigError with one line that names the file and what is wrong with it."""
+    """Return the call of a folder; raise LabError with one line that names the file and what is wrong with it."""
     facts = _read_facts(folder / FACTS)
     events = _read_events(folder / EVENTS)
     names = [f"received_{number}" for number in range(len(facts.received))]
@@ -114,19 +113,15 @@ def load(folder: Path) -> Recording:
     )
 
 
-def stereo(recording: Recording) -> Floats:
+def stereo(recording: Recording) -> Pcm:
     """Return the call as (frames, 2) at USER_RATE: the person left, the agent right."""
-    person, agent = _floats(recording.person), _floats(recording.agent)
+    person, agent = recording.person, recording.agent
     if recording.agent_rate != USER_RATE:
-        agent = resample(agent, recording.agent_rate, USER_RATE)
-    both = np.zeros((max(len(person), len(agent)), 2), np.float32)
+        agent = quantise(converted(floats_of(agent), recording.agent_rate, USER_RATE))
+    both = np.zeros((max(len(person), len(agent)), 2), np.int16)
     both[: len(person), 0] = person
     both[: len(agent), 1] = agent
     return both
-
-
-def _floats(pcm: Pcm) -> Floats:
-    return pcm.astype(np.float32) / np.float32(32768)
 
 
 def _encoded(value: Any) -> bytes:
@@ -183,12 +178,12 @@ def _read_arrays(path: Path, received: list[str]) -> dict[str, Any]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
             arrays = {name: found[name] for name in ("person", "microphone", "agent", *_KINDS, *received)}
     except KeyError:
-        raise ConfigError(f"{path.parent.name}/{path.name}: an array is missing") from None
+        raise LabError(f"{path.parent.name}/{path.name}: an array is missing") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
-        raise ConfigError(f"{path.parent.name}/{path.name}: the file is damaged") from None
+        raise LabError(f"{path.parent.name}/{path.name}: the file is damaged") from None
     for name, array in arrays.items():
         if array.ndim != 1 or array.dtype != _KINDS.get(name, np.int16):
-            raise ConfigError(f"{path.parent.name}/{path.name}: {name} has the wrong type")
+            raise LabError(f"{path.parent.name}/{path.name}: {name} has the wrong type")
     return arrays
 
 
@@ -196,9 +191,9 @@ def _typed(kind: type[T], data: bytes, file: str, folder: str) -> T:
     try:
         return checked(kind, msgspec.json.decode(data))
     except (msgspec.DecodeError, RecursionError):
-        raise ConfigError(f"{folder}/{file}: the file is damaged") from None
-    except InvalidValue as error:
-        raise ConfigError(f"{folder}/{file}: {error}") from None
+        raise LabError(f"{folder}/{file}: the file is damaged") from None
+    except WrongShape as error:
+        raise LabError(f"{folder}/{file}: {error}") from None
 
 
 def _bytes(path: Path) -> bytes:
@@ -208,4 +203,4 @@ def _bytes(path: Path) -> bytes:
 
 def _present(path: Path) -> None:
     if not path.is_file():
-        raise ConfigError(f"{path.parent.name}/{path.name} is missing: this is not the folder of a saved call")
+        raise LabError(f"{path.parent.name}/{path.name} is missing: this is not the folder of a saved call")

@@ -12,11 +12,11 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from voxlane.server.errors import ConfigError
+from voxlane.server.lab.checking import WrongShape, checked
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.gates import GateResult
 from voxlane.server.lab.metrics import StepFigures
 from voxlane.server.lab.summary import Summary
-from voxlane.server.validation import InvalidValue, checked
 
 FORMAT: Literal["voxlane lab"] = "voxlane lab"
 VERSION = 1
@@ -69,20 +69,20 @@ def encode(result: RunResult) -> bytes:
 
 
 def decode(data: bytes, *, name: str = "result.json") -> RunResult:
-    """Return the result of a file; raise ConfigError with one line that says why it cannot be read."""
+    """Return the result of a file; raise LabError with one line that says why it cannot be read."""
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise ConfigError(f"{name}: not JSON, so it is no result of voxlane lab") from None
+        raise LabError(f"{name}: not JSON, so it is no result of voxlane lab") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise ConfigError(f"{name}: not a result of voxlane lab")
+        raise LabError(f"{name}: not a result of voxlane lab")
     version = found.get("version")
     if not isinstance(version, int) or version != VERSION:
-        raise ConfigError(f"{name}: written by another version of voxlane lab: this one reads version {VERSION}")
+        raise LabError(f"{name}: written by another version of voxlane lab: this one reads version {VERSION}")
     try:
         return checked(RunResult, found)
-    except InvalidValue as error:
-        raise ConfigError(f"{name}: {error}") from None
+    except WrongShape as error:
+        raise LabError(f"{name}: {error}") from None
 
 
 def why_not_measurable(result: RunResult) -> str:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from voxlane.server.errors import ConfigError
 from voxlane.server.lab import results
 from voxlane.server.lab.agents.planted import FAULTS, planted
 from voxlane.server.lab.agents.voice import AgentVoice, counting_wanted
 from voxlane.server.lab.call import LabCall
 from voxlane.server.lab.dialects.choice import DIALECTS, guess_dialect, make_dialect, websocket_address
 from voxlane.server.lab.dialects.dialect import DialectOptions, LabDialect, LabTool
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.gates import gate_limits
 from voxlane.server.lab.holding import hold, hold_virtually, shown_url
 from voxlane.server.lab.judge import judged_call, judged_scenario, note_recalled, recall_sounds
@@ -107,9 +107,9 @@ class LabRunner:
         self._url = PLANTED_URL if self._fault else url
         self._dialect = dialect or ("pcm" if options.mapping else _dialect_of(url, planted=bool(self._fault)))
         if options.mapping and self._dialect != "pcm":
-            raise ConfigError(f"a mapping file is for the dialect pcm, and this run speaks {self._dialect}")
+            raise LabError(f"a mapping file is for the dialect pcm, and this run speaks {self._dialect}")
         if options.turn_detection and self._dialect != "realtime":
-            raise ConfigError(f"turn detection is named in the dialect realtime, and this run speaks {self._dialect}")
+            raise LabError(f"turn detection is named in the dialect realtime, and this run speaks {self._dialect}")
         self._options = options
         self._tell = tell
         self._corpus = options.corpus or Corpus()
@@ -268,7 +268,7 @@ def _judged(scenario: Scenario, held: Sequence[HeldCall]) -> ScenarioResult:
 
 
 def wanted_speech(scenarios: Sequence[Scenario]) -> list[Wanted]:
-    """Return all that must be spoken for scenarios; raise ConfigError if one names a sound or voice that is not."""
+    """Return all that must be spoken for scenarios; raise LabError if one names a sound or voice that is not."""
     wanted: list[Wanted] = []
     for scenario in scenarios:
         try:
@@ -276,21 +276,21 @@ def wanted_speech(scenarios: Sequence[Scenario]) -> list[Wanted]:
                 wanted += [one.wanted for one in plan(scenario, repeat) if one.wanted is not None]
             if scenario.user.noise is not None:
                 wanted += bed_wanted(scenario.user.noise.bed)
-        except ConfigError as error:
-            raise ConfigError(f"{scenario.name}: {error.hint}") from None
+        except LabError as error:
+            raise LabError(f"{scenario.name}: {error}") from None
     return wanted
 
 
 def make_run_folder(out: Path) -> None:
-    """Make the folder of a run; raise ConfigError if it cannot be written, or has calls that are not the lab's."""
+    """Make the folder of a run; raise LabError if it cannot be written, or has calls that are not the lab's."""
     if (out / "calls").exists() and not (out / "result.json").is_file():
-        raise ConfigError(f"{out} has a folder calls that no run of the lab wrote: name another folder with --out")
+        raise LabError(f"{out} has a folder calls that no run of the lab wrote: name another folder with --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot write into {out}: {error.strerror}") from None
+        raise LabError(f"cannot write into {out}: {error.strerror}") from None
     if not os.access(out, os.W_OK | os.X_OK):
-        raise ConfigError(f"cannot write into {out}: Permission denied")
+        raise LabError(f"cannot write into {out}: Permission denied")
 
 
 def write_run(out: Path, result: RunResult, held: Sequence[HeldCall]) -> None:
@@ -312,11 +312,11 @@ def _adjusted(scenario: Scenario, options: RunOptions) -> Scenario:
 
 
 def _check_names(scenarios: Sequence[Scenario]) -> None:
-    """Raise ConfigError if two scenarios would write their calls into the same folders."""
+    """Raise LabError if two scenarios would write their calls into the same folders."""
     folders = [call_folder(one.name, 0) for one in scenarios]
     for one, folder in zip(scenarios, folders, strict=True):
         if folders.count(folder) > 1:
-            raise ConfigError(f"two scenarios have the name {one.name}: give one of them another name")
+            raise LabError(f"two scenarios have the name {one.name}: give one of them another name")
 
 
 def _fault(url: str) -> str:
@@ -325,7 +325,7 @@ def _fault(url: str) -> str:
         return ""
     fault = url.removeprefix(PLANTED)
     if fault not in FAULTS:
-        raise ConfigError(f"there is no planted agent {fault!r}; there are {', '.join(FAULTS)}")
+        raise LabError(f"there is no planted agent {fault!r}; there are {', '.join(FAULTS)}")
     return fault
 
 
@@ -335,7 +335,7 @@ def _dialect_of(url: str, *, planted: bool) -> str:
     websocket_address(url)
     found = guess_dialect(url)
     if found is None:
-        raise ConfigError(f"which protocol does the server speak? Give --dialect: {', '.join(DIALECTS)}")
+        raise LabError(f"which protocol does the server speak? Give --dialect: {', '.join(DIALECTS)}")
     return found
 
 

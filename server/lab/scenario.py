@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from voxlane.server.errors import ConfigError
+from voxlane.server.lab.checking import WrongShape, checked
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.values import Meaning
-from voxlane.server.validation import InvalidValue, checked
 
 Seconds = Annotated[float, Meta(ge=0, le=600)]
 Milliseconds = Annotated[float, Meta(ge=0, le=10_000)]
@@ -125,22 +125,22 @@ class Scenario(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def read_scenario(text: str, *, name: str) -> Scenario:
-    """Return the scenario of a file; raise ConfigError with one line that names the place."""
+    """Return the scenario of a file; raise LabError with one line that names the place."""
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name}: not TOML: {error}") from None
+        raise LabError(f"{name}: not TOML: {error}") from None
     try:
         scenario = checked(Scenario, found)
-    except InvalidValue as error:
-        raise ConfigError(f"{name}: {error}") from None
+    except WrongShape as error:
+        raise LabError(f"{name}: {error}") from None
     for number, step in enumerate(scenario.step, 1):
         if sum(part is not None for part in (step.say, step.any_of, step.sound)) != 1:
-            raise ConfigError(f"{name}: step {number} needs one of say, any_of and sound")
+            raise LabError(f"{name}: step {number} needs one of say, any_of and sound")
         when = step.when or When()
         for first, last in filter(None, (when.agent_audible_s, when.agent_silent_s)):
             if first > last:
-                raise ConfigError(f"{name}: step {number} has a range whose end is before its beginning")
+                raise LabError(f"{name}: step {number} has a range whose end is before its beginning")
     return scenario
 
 

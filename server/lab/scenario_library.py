@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from voxlane.server.errors import ConfigError
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.scenario import Scenario, read_scenario, schema
 
 FOLDER = Path(__file__).parent / "scenarios"
@@ -82,23 +82,23 @@ def schema_text() -> str:
 
 
 def _file(name: str) -> Path:
-    """Return the path of a file that is there; raise ConfigError that suggests names otherwise."""
+    """Return the path of a file that is there; raise LabError that suggests names otherwise."""
     path = Path(name)
     if path.is_file():
         return path
     if path.suffix == SUFFIX or len(path.parts) > 1:
-        raise ConfigError(f"there is no scenario file {name}")
+        raise LabError(f"there is no scenario file {name}")
     known = [*shipped(), *GROUPS, ALL]
     close = difflib.get_close_matches(name, known, n=3)
     near = [one for one in known if name and name in one][:3]
     hint = f"did you mean {' or '.join(close or near)}?" if close or near else "`voxlane lab list` shows all names"
-    raise ConfigError(f"there is no scenario {name}: {hint}")
+    raise LabError(f"there is no scenario {name}: {hint}")
 
 
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not a text file") from None
+        raise LabError(f"{path}: not a text file") from None
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+        raise LabError(f"{path}: {error.strerror}") from None

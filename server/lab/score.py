@@ -11,20 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from voxlane.codecs.errors import AudioError
-from voxlane.codecs.limits import AudioLimits
-from voxlane.codecs.pcm import Floats
-from voxlane.codecs.resample import resample
-from voxlane.codecs.wav import decode_wav
-from voxlane.server.errors import BadAudio
 from voxlane.server.lab.attribution import FASTEST_ANSWER_S
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.gates import gate_limits
 from voxlane.server.lab.judge import RECORDED, judged_call, judged_scenario
 from voxlane.server.lab.labels import Labels, Meant, guessed, is_heard, labelled, read_labels
+from voxlane.server.lab.rates import converted
 from voxlane.server.lab.results import RunResult
 from voxlane.server.lab.scenario import Scenario
 from voxlane.server.lab.values import USER_RATE, Interval, Pcm, Recording, Run, StepRecord
 from voxlane.server.lab.voicing import voiced_parts
+from voxlane.server.lab.waveform import Floats, read_wav
 
 GUESSED = " (guessed)"
 """Follows the name of a step whose meaning no label gives."""
@@ -68,7 +65,7 @@ class ScoredCall:
 
 
 def score(wav: bytes, labels_text: str | None, *, name: str, labels_name: str = "labels") -> ScoredCall:
-    """Return the figures of a stereo WAV file; raise BadAudio or ConfigError with one line.
+    """Return the figures of a stereo WAV file; raise LabError with one line.
 
     Without labels the meanings of the person's utterances are guessed.
     """
@@ -89,12 +86,12 @@ def score(wav: bytes, labels_text: str | None, *, name: str, labels_name: str = 
 
 
 def hear(wav: bytes, labels_text: str | None, *, name: str, labels_name: str = "labels") -> HeardCall:
-    """Return what is heard in a stereo WAV file; raise BadAudio or ConfigError with one line."""
+    """Return what is heard in a stereo WAV file; raise LabError with one line."""
     labels = read_labels(labels_text, name=labels_name) if labels_text is not None else None
     left, right = _channels(wav, name)
     person, agent = voiced_parts(left, right), voiced_parts(right, left)
     if not person and not agent:
-        raise BadAudio(f"{name}: no voice is heard in it")
+        raise LabError(f"{name}: no voice is heard in it")
     meant = labelled(labels, person, len(left), name=labels_name) if labels else guessed(person, agent)
     played, parts = _levelled(right, agent), spoken_parts(agent, person)
     recording = Recording(
@@ -137,18 +134,18 @@ def _is_pause(before: Interval, at: int, person: Sequence[Interval]) -> bool:
 def _channels(wav: bytes, name: str) -> tuple[Floats, Floats]:
     """Return the person's and the agent's channel at USER_RATE."""
     try:
-        samples, rate = decode_wav(wav, AudioLimits(seconds=LONGEST_S), mono=False)
+        samples, rate = read_wav(wav, LONGEST_S)
         frames, channels = samples.shape
         if channels != 2:
             found = "1 channel" if channels == 1 else f"{channels} channels"
-            raise BadAudio(f"{name}: it has {found}; two are needed, the person left and the agent right")
+            raise LabError(f"it has {found}; two are needed, the person left and the agent right")
         if frames < SHORTEST_S * rate:
-            raise BadAudio(f"{name}: it is shorter than {SHORTEST_S:g} s")
-        left, right = (resample(samples[:, channel], rate, USER_RATE) for channel in range(2))
-    except AudioError as error:
-        raise BadAudio(f"{name}: {error}") from None
-    if _are_alike(left, right):
-        raise BadAudio(f"{name}: both channels hold the same sound; the person must be left and the agent right")
+            raise LabError(f"it is shorter than {SHORTEST_S:g} s")
+        left, right = (converted(samples[:, channel], rate, USER_RATE) for channel in range(2))
+        if _are_alike(left, right):
+            raise LabError("both channels hold the same sound; the person must be left and the agent right")
+    except LabError as error:
+        raise LabError(f"{name}: {error}") from None
     return left, right
 
 

@@ -38,6 +38,16 @@ class Clip:
 
 
 @dataclass(frozen=True, slots=True)
+class WordSpan:
+    """Where a word is: its characters in a text, and its samples in the sound."""
+
+    start: int
+    end: int
+    start_sample: int
+    end_sample: int
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """Samples of one response that the loudspeaker played one after the other."""
 

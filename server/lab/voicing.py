@@ -13,8 +13,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from voxlane.codecs.pcm import Floats
 from voxlane.server.lab.values import USER_RATE, Interval
+from voxlane.server.lab.waveform import Floats
 
 FRAME_S = 0.01
 FRAME = round(FRAME_S * USER_RATE)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from voxlane.engine.api import SpokenWord
 from voxlane.server.lab.agents.voice import AgentClip
-from voxlane.server.lab.values import Message, Pcm
+from voxlane.server.lab.values import Message, Pcm, WordSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class ResponseSound:
     end: int
 
     @property
-    def words(self) -> tuple[SpokenWord, ...]:
+    def words(self) -> tuple[WordSpan, ...]:
         """The words that begin in the piece."""
         return tuple(one for one in self.clip.spans if self.first <= one.start_sample < self.end)
 
@@ -102,7 +101,7 @@ class Face(Protocol):
         ...
 
     def read(self, message: Message) -> ClientInput:
-        """Return what a message says; raise BadMessage if it breaks the rules."""
+        """Return what a message says; raise NotUnderstood if it breaks the rules."""
         ...
 
     def write(self, act: Act) -> list[Message]:

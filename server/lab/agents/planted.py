@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from voxlane.server.errors import ConfigError
 from voxlane.server.lab.agents.acts import Face
 from voxlane.server.lab.agents.behaviour import CUTS_OFF_AFTER_S, AgentTraits, Behaviour
 from voxlane.server.lab.agents.faces.native import NativeFace
@@ -20,6 +19,7 @@ from voxlane.server.lab.agents.faces.pcm import PcmFace
 from voxlane.server.lab.agents.faces.realtime import RealtimeFace
 from voxlane.server.lab.agents.faces.twilio import TwilioFace
 from voxlane.server.lab.agents.voice import AgentVoice
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.values import Message, Pcm
 
 FAULTS = {
@@ -73,7 +73,7 @@ class PlantedAgent:
         self._opened = False
 
     def receive(self, message: Message) -> list[Message]:
-        """Process a message of the client; return the answers. Raise BadMessage if it breaks the dialect's rules."""
+        """Process a message of the client; return the answers. Raise NotUnderstood if it breaks the dialect's rules."""
         told = self._face.read(message)
         if told.sound is not None:
             self._heard.append(told.sound)
@@ -105,7 +105,7 @@ def planted(fault: str, dialect: str, voice: AgentVoice, *, counts: bool = False
     heard. With `greets` it speaks first.
     """
     if fault not in TRAITS:
-        raise ConfigError(f"there is no such fault; faults are {', '.join(TRAITS)}")
+        raise LabError(f"there is no such fault; faults are {', '.join(TRAITS)}")
     if dialect not in FACES:
-        raise ConfigError(f"there is no such dialect; dialects are {', '.join(FACES)}")
+        raise LabError(f"there is no such dialect; dialects are {', '.join(FACES)}")
     return PlantedAgent(FACES[dialect](), Behaviour(TRAITS[fault], voice, counts=counts, greets=greets))

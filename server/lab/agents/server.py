@@ -20,8 +20,8 @@ from websockets.typing import Subprotocol
 
 from voxlane.server.lab.agents.planted import PlantedAgent, planted
 from voxlane.server.lab.agents.voice import AgentVoice, at_rate
+from voxlane.server.lab.dialects.wire import NotUnderstood
 from voxlane.server.lab.values import TICK_S, USER_RATE, Message
-from voxlane.server.protocols.dialect import BadMessage
 
 PATHS = {
     "/v1/voice": "native",
@@ -115,7 +115,7 @@ async def _converse(connection: ServerConnection, agent: PlantedAgent) -> None:
             await _send(connection, agent.receive(message))
             if agent.ended:
                 await connection.close(DONE)
-    except BadMessage as error:
+    except NotUnderstood as error:
         await connection.close(BAD_MESSAGE, str(error)[:120])
     except ConnectionClosed:
         pass

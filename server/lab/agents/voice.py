@@ -14,12 +14,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from voxlane.codecs.pcm import quantise
-from voxlane.codecs.resample import resample
-from voxlane.engine.api import SpokenWord
+from voxlane.server.lab.rates import converted
 from voxlane.server.lab.sounds.corpus import Corpus
 from voxlane.server.lab.sounds.speech import Wanted
-from voxlane.server.lab.values import TICK_S, USER_RATE, Interval, Pcm
+from voxlane.server.lab.values import TICK_S, USER_RATE, Interval, Pcm, WordSpan
+from voxlane.server.lab.waveform import floats_of, quantise
 
 AGENT_RATE = 24_000
 AGENT_TICK = round(TICK_S * AGENT_RATE)
@@ -77,7 +76,7 @@ class AgentClip:
 
     words: str
     pcm: Pcm
-    spans: tuple[SpokenWord, ...]  # each word's place in the text and in the sound
+    spans: tuple[WordSpan, ...]  # each word's place in the text and in the sound
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -97,7 +96,7 @@ class AgentClip:
 @lru_cache(maxsize=128)
 def at_rate(clip: AgentClip, rate: int) -> Pcm:
     """Return a clip's sound at another rate. The whole clip is converted, so that any cut of it is exact."""
-    return clip.pcm if rate == AGENT_RATE else quantise(resample(_floats(clip.pcm), AGENT_RATE, rate))
+    return clip.pcm if rate == AGENT_RATE else quantise(converted(floats_of(clip.pcm), AGENT_RATE, rate))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,11 +186,11 @@ def _story(sentences: Sequence[str]) -> str:
     return " ".join(sentences)
 
 
-def _span(words: str, samples: int) -> SpokenWord:
-    return SpokenWord(0, len(words), 0, samples)
+def _span(words: str, samples: int) -> WordSpan:
+    return WordSpan(0, len(words), 0, samples)
 
 
-def _spread(words: str, samples: int) -> tuple[SpokenWord, ...]:
+def _spread(words: str, samples: int) -> tuple[WordSpan, ...]:
     """Return each word's place, where the sound does not tell: a word takes time as it takes letters."""
     spans = []
     at = 0
@@ -199,7 +198,7 @@ def _spread(words: str, samples: int) -> tuple[SpokenWord, ...]:
         start = words.index(word, at)
         at = start + len(word)
         ends = (start * samples // len(words), at * samples // len(words))
-        spans.append(SpokenWord(start, at, *ends))
+        spans.append(WordSpan(start, at, *ends))
     return tuple(spans)
 
 
@@ -210,7 +209,7 @@ def _joined(clips: Sequence[AgentClip], between: str, pause_s: float) -> AgentCl
     for number, clip in enumerate(clips):
         words += between if number else ""
         spans += [
-            SpokenWord(len(words) + one.start, len(words) + one.end, at + one.start_sample, at + one.end_sample)
+            WordSpan(len(words) + one.start, len(words) + one.end, at + one.start_sample, at + one.end_sample)
             for one in clip.spans
         ]
         words += clip.words
@@ -229,7 +228,7 @@ def _finished(clip: AgentClip) -> AgentClip:
     """Return a clip with the hum, filled up to whole ticks."""
     samples = -(-len(clip.pcm) // AGENT_TICK) * AGENT_TICK
     sound = np.zeros(samples, np.float32)
-    sound[: len(clip.pcm)] = _floats(clip.pcm)
+    sound[: len(clip.pcm)] = floats_of(clip.pcm)
     return AgentClip(clip.words, quantise(sound + _hum(samples)), clip.spans)
 
 
@@ -237,10 +236,6 @@ def _hum(samples: int) -> NDArray[np.float32]:
     time_s = np.arange(AGENT_RATE // 150) / AGENT_RATE  # a period
     hum = np.sin(2 * np.pi * 150 * time_s) + np.sin(2 * np.pi * 300 * time_s + 1)
     return np.resize((hum * 10 ** (HUM_DB / 20)).astype(np.float32), samples)
-
-
-def _floats(pcm: Pcm) -> NDArray[np.float32]:
-    return pcm.astype(np.float32) / np.float32(32768)
 
 
 # ---- tones
@@ -275,7 +270,7 @@ def _syllable(chance: np.random.Generator) -> NDArray[np.float64]:
 
 def _spoken(corpus: Corpus, words: str) -> AgentClip:
     clip = corpus.speech(Wanted((words,), SPEAKER))
-    sound = resample(_floats(_tightened(clip.pcm, clip.voiced)), USER_RATE, AGENT_RATE)
+    sound = converted(floats_of(_tightened(clip.pcm, clip.voiced)), USER_RATE, AGENT_RATE)
     return AgentClip(words, quantise(sound * np.float32(10 ** (3 / 20))), _spread(words, len(sound)))
 
 

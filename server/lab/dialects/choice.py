@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from voxlane.server.errors import ConfigError
 from voxlane.server.lab.dialects.dialect import DialectOptions, LabDialect
 from voxlane.server.lab.dialects.native import NativeClient
 from voxlane.server.lab.dialects.pcm import PcmClient
 from voxlane.server.lab.dialects.realtime import RealtimeClient
 from voxlane.server.lab.dialects.twilio import TwilioCarrier
-from voxlane.server.log import quote
+from voxlane.server.lab.errors import LabError, quote
 
 DIALECTS = {
     "native": "voxlane.v1: the loudspeaker can be lowered, paused and cleared, and tells what it played.",
@@ -33,7 +32,7 @@ _SIGNS = {
 
 
 def make_dialect(name: str, options: DialectOptions, call: str = "") -> LabDialect:
-    """Return the client's side of one call; raise ConfigError if it cannot be made.
+    """Return the client's side of one call; raise LabError if it cannot be made.
 
     `call` tells calls apart where the client names them: the callSid of Twilio is made of it.
     """
@@ -47,25 +46,25 @@ def make_dialect(name: str, options: DialectOptions, call: str = "") -> LabDiale
             return TwilioCarrier(options, call)
         case "pcm":
             return PcmClient(options)
-    raise ConfigError(f"there is no dialect {quote(name)}; there are {', '.join(DIALECTS)}")
+    raise LabError(f"there is no dialect {quote(name)}; there are {', '.join(DIALECTS)}")
 
 
 def guess_dialect(url: str) -> str | None:
     """Return the dialect that an address looks like; None: it looks like none."""
     try:
         path = websocket_address(url).path.lower()
-    except ConfigError:
+    except LabError:
         return None
     return next((name for name, signs in _SIGNS.items() if any(sign in path for sign in signs)), None)
 
 
 def websocket_address(url: str) -> SplitResult:
-    """Return the parts of an address, http taken for ws and https for wss; raise ConfigError if it is no address."""
+    """Return the parts of an address, http taken for ws and https for wss; raise LabError if it is no address."""
     try:
         parts = urlsplit(url)
         valid = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         valid = False
     if not valid:
-        raise ConfigError("the address must be that of a WebSocket, such as ws://127.0.0.1:8000/v1/voice")
+        raise LabError("the address must be that of a WebSocket, such as ws://127.0.0.1:8000/v1/voice")
     return parts._replace(scheme=_SCHEMES[parts.scheme], fragment="")

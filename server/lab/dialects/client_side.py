@@ -1,39 +1,32 @@
 """What the lab's dialects share: the state of a call's client, its event log, and how garbage becomes a failure. Pure.
 
-A server may send anything. A message that no client could understand raises ServerGarbage inside a dialect, and the
+A server may send anything. A message that no client could understand raises NotUnderstood inside a dialect, and the
 call's `failure` then says in one sentence what was wrong. Messages that are merely unknown are noted and ignored.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
-from voxlane.codecs.pcm import quantise
-from voxlane.codecs.resample import Resampler
 from voxlane.server.lab.dialects.dialect import DialectOptions, LabTool
+from voxlane.server.lab.dialects.wire import NotUnderstood, json_text
+from voxlane.server.lab.errors import quote
 from voxlane.server.lab.loudspeaker import VirtualLoudspeaker
+from voxlane.server.lab.rates import RateConverter
 from voxlane.server.lab.values import TICK_S, USER_RATE, Arrival, Message, Occurrence, Pcm
-from voxlane.server.log import quote
-from voxlane.server.validation import InvalidValue, checked
-
-T = TypeVar("T")
+from voxlane.server.lab.waveform import floats_of, quantise
 
 DETAIL_CHARACTERS = 300
 """Characters of a message that the event log shows."""
 
 NO_ARGUMENTS = {"type": "object", "properties": {}}
 """The JSON schema of a tool without arguments."""
-
-
-class ServerGarbage(ValueError):
-    """The server sent what no client can understand. The text is a sentence without anything of the server's."""
 
 
 class ClientSide:
@@ -62,8 +55,8 @@ class ClientSide:
             return []
         try:
             return self._read(message, at_s)
-        except ServerGarbage as garbage:
-            self.failure = str(garbage)
+        except NotUnderstood as garbage:
+            self.failure = f"the server sent {garbage}"
             return []
 
     def _read(self, message: Message, at_s: float) -> list[Message]:
@@ -115,14 +108,14 @@ class MicrophoneFeed:
     """Converts the microphone to a dialect's rate: every 20 ms in are 20 ms out, at most 2 ms late."""
 
     def __init__(self, rate: int) -> None:
-        self._resampler = Resampler(USER_RATE, rate)
+        self._converter = RateConverter(USER_RATE, rate)
         self._tick = round(TICK_S * rate)
         # The resampler holds back its newest samples. As much silence goes before the first, so that no tick is short.
-        self._waiting: Pcm = np.zeros(ceil(self._resampler.hold_back_ms * rate / 1000), np.int16)
+        self._waiting: Pcm = np.zeros(ceil(self._converter.hold_back_ms * rate / 1000), np.int16)
 
     def push(self, pcm: Pcm) -> Pcm:
         """Return the next 20 ms at the dialect's rate."""
-        fresh = quantise(self._resampler.push(pcm.astype(np.float32) / 32768))
+        fresh = quantise(self._converter.push(floats_of(pcm)))
         self._waiting = np.concatenate((self._waiting, fresh))
         tick, self._waiting = self._waiting[: self._tick], self._waiting[self._tick :]
         return tick
@@ -143,50 +136,6 @@ class SampleJoiner:
         if len(data) % 2:
             self._half[response], data = data[-1:], data[:-1]
         return np.frombuffer(data, "<i2").astype(np.int16)
-
-
-def json_body(message: Message) -> dict[str, Any]:
-    """Return a message as a JSON object."""
-    if isinstance(message, bytes):
-        raise ServerGarbage("the server sent a binary message where this dialect has only text")
-    try:
-        value = msgspec.json.decode(message)
-    except (ValueError, RecursionError):  # errors of msgspec and of Unicode are ValueErrors
-        raise ServerGarbage("the server sent a text that is not JSON") from None
-    if not isinstance(value, dict):
-        raise ServerGarbage("the server sent JSON that is not an object")
-    return value
-
-
-def json_text(value: Mapping[str, Any]) -> str:
-    """Return a JSON object as text."""
-    return msgspec.json.encode(value).decode()
-
-
-def base64_bytes(payload: object) -> bytes:
-    """Return the bytes of a base64 text."""
-    if not isinstance(payload, str):
-        raise ServerGarbage("the server sent sound that is not a text in base64")
-    try:
-        data = base64.b64decode(payload, validate=True)
-    except ValueError:  # binascii.Error is a ValueError
-        raise ServerGarbage("the server sent sound that is not base64") from None
-    if len(payload) % 4:  # a padding too many is not seen above
-        raise ServerGarbage("the server sent sound that is not base64")
-    return data
-
-
-def base64_text(data: bytes) -> str:
-    """Return bytes as base64."""
-    return base64.b64encode(data).decode()
-
-
-def fields_as(kind: type[T], value: object, message: str) -> T:
-    """Return a message's fields as a struct; `message` is the type of the message, a word of ours."""
-    try:
-        return checked(kind, value, text=True)
-    except InvalidValue as wrong:
-        raise ServerGarbage(f"the server sent a broken {message}: {wrong}") from None
 
 
 # ---- tools

@@ -13,15 +13,9 @@ import msgpack
 import numpy as np
 from msgspec import Meta, Struct
 
-from voxlane.server.lab.dialects.client_side import (
-    NO_ARGUMENTS,
-    ClientSide,
-    ServerGarbage,
-    ToolTable,
-    fields_as,
-    json_text,
-)
+from voxlane.server.lab.dialects.client_side import NO_ARGUMENTS, ClientSide, ToolTable
 from voxlane.server.lab.dialects.dialect import DialectOptions, LabHandshake
+from voxlane.server.lab.dialects.wire import NotUnderstood, fields_as, json_text, native_message
 from voxlane.server.lab.values import USER_RATE, Message, Pcm
 
 RATE = 24_000
@@ -177,7 +171,8 @@ class NativeClient(ClientSide):
     # ---- what the server says
 
     def _read(self, message: Message, at_s: float) -> list[Message]:
-        name, fields = _unpacked(message)
+        parts = native_message(message)
+        name, fields = parts[0], parts[2:]  # between them is the sequence number
         if name != "audio":
             # The map of `ready` holds the token that resumes the conversation: it stays out of the log.
             self._note(at_s, "got", name, "" if name == "ready" else _shown(fields))
@@ -187,7 +182,7 @@ class NativeClient(ClientSide):
     def _begin(self, fields: list[Any], at_s: float) -> list[Message]:
         told = fields_as(_Ready, fields, "ready").map
         if (told.output.codec, told.output.rate) != ("pcm16", RATE):
-            raise ServerGarbage(f"the server did not agree to send pcm16 at {RATE} Hz")
+            raise NotUnderstood(f"a session that is not pcm16 at {RATE} Hz")
         self.history += [(one.role, one.content) for one in told.history if one.content]
         self.ready = True
         return []
@@ -195,9 +190,9 @@ class NativeClient(ClientSide):
     def _sound(self, fields: list[Any], at_s: float) -> list[Message]:
         told = fields_as(_Audio, fields, "audio")
         if not isinstance(told.data, bytes):
-            raise ServerGarbage("the server sent a broken audio: its sound is not bin")
+            raise NotUnderstood("a broken audio: its sound is not bin")
         if len(told.data) % 2:
-            raise ServerGarbage("the server sent a broken audio: it has half a sample")
+            raise NotUnderstood("a broken audio: it has half a sample")
         response, have = str(told.epoch), self.speaker.length(str(told.epoch))
         if told.offset != have and told.data:
             self._note(at_s, "got", "audio with a wrong offset", f"epoch {told.epoch}: {told.offset}, not {have}")
@@ -218,7 +213,7 @@ class NativeClient(ClientSide):
     def _duck(self, fields: list[Any], at_s: float) -> list[Message]:
         told = fields_as(_Duck, fields, "duck")
         if not math.isfinite(told.gain):
-            raise ServerGarbage("the server sent a broken duck: its gain is not a number")
+            raise NotUnderstood("a broken duck: its gain is not a number")
         if not self._is_past(told.epoch):
             self._lowered = str(told.epoch)
             self.speaker.lower(min(1.0, max(0.0, told.gain)))
@@ -281,19 +276,6 @@ class NativeClient(ClientSide):
     def _remember(self, role: str, text: str) -> None:
         if text:
             self.history.append((role, text))
-
-
-def _unpacked(message: Message) -> tuple[str, list[Any]]:
-    """Return a message's name and its fields behind the sequence number."""
-    if isinstance(message, str):
-        raise ServerGarbage("the server sent a text where this dialect has only binary messages")
-    try:
-        parts = msgpack.unpackb(message)
-    except (ValueError, TypeError, OverflowError, msgpack.UnpackException):
-        raise ServerGarbage("the server sent a message that is not msgpack") from None
-    if not isinstance(parts, list) or not parts or not isinstance(parts[0], str):
-        raise ServerGarbage("the server sent a message that is not an array that begins with its name")
-    return parts[0], parts[2:]
 
 
 def _shown(fields: tuple[Any, ...] | list[Any]) -> str:

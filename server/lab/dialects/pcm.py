@@ -51,30 +51,20 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from voxlane.server.errors import ConfigError
-from voxlane.server.lab.dialects.client_side import (
-    ClientSide,
-    MicrophoneFeed,
-    SampleJoiner,
-    ServerGarbage,
-    base64_bytes,
-    base64_text,
-    json_body,
-    json_text,
-)
+from voxlane.server.lab.checking import WrongShape, checked
+from voxlane.server.lab.dialects.client_side import ClientSide, MicrophoneFeed, SampleJoiner
 from voxlane.server.lab.dialects.dialect import DialectOptions, LabHandshake
+from voxlane.server.lab.dialects.wire import NotUnderstood, base64_bytes, base64_text, json_body, json_text
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.values import Message, Pcm
-from voxlane.server.validation import InvalidValue, checked
 
 KEY = "$KEY"
 
 Rate = Annotated[
     int,
-    Meta(ge=8_000, le=48_000, multiple_of=50, extra={"rule": "must be a multiple of 50 from 8000 to 48000"}),
+    Meta(ge=8_000, le=48_000, multiple_of=50, extra={"rule": "a multiple of 50 from 8000 to 48000"}),
 ]
-Pointer = Annotated[
-    str, Meta(pattern=r"^(/[^/]+)+$", max_length=200, extra={"rule": "must be a path such as /data/audio"})
-]
+Pointer = Annotated[str, Meta(pattern=r"^(/[^/]+)+$", max_length=200, extra={"rule": "a path such as /data/audio"})]
 Form = Literal["binary", "json"]
 Types = str | list[str]
 
@@ -117,17 +107,17 @@ class PcmMapping(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def read_mapping(text: str) -> PcmMapping:
-    """Return the mapping of a file; raise ConfigError with one line that names the place."""
+    """Return the mapping of a file; raise LabError with one line that names the place."""
     try:
         mapping = checked(PcmMapping, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the mapping: not TOML: {error}") from None
-    except InvalidValue as error:
-        raise ConfigError(f"the mapping: {error}") from None
+        raise LabError(f"the mapping: not TOML: {error}") from None
+    except WrongShape as error:
+        raise LabError(f"the mapping: {error}") from None
     try:
         _put(copy.deepcopy(mapping.send.message), mapping.send.audio, "")
     except TypeError:
-        raise ConfigError("the mapping: send.audio leads through a value of send.message that is no table") from None
+        raise LabError("the mapping: send.audio leads through a value of send.message that is no table") from None
     return mapping
 
 
@@ -196,7 +186,7 @@ class PcmClient(ClientSide):
         if isinstance(message, str):
             self._read_json(json_body(message), at_s)
         elif self._rules.form == "json":
-            raise ServerGarbage("the server sent a binary message, and the mapping says that its sound is in JSON")
+            raise NotUnderstood("a binary message, and the mapping says that its sound is in JSON")
         else:
             self._add(message, at_s)
         return []

@@ -13,20 +13,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
 
-from voxlane.server.lab.dialects.client_side import (
-    NO_ARGUMENTS,
-    ClientSide,
-    MicrophoneFeed,
-    SampleJoiner,
-    ServerGarbage,
-    ToolTable,
-    base64_bytes,
-    base64_text,
-    fields_as,
-    json_body,
-    json_text,
-)
+from voxlane.server.lab.dialects.client_side import NO_ARGUMENTS, ClientSide, MicrophoneFeed, SampleJoiner, ToolTable
 from voxlane.server.lab.dialects.dialect import DialectOptions, LabHandshake
+from voxlane.server.lab.dialects.wire import NotUnderstood, base64_bytes, base64_text, fields_as, json_body, json_text
 from voxlane.server.lab.values import Message, Pcm
 
 RATE = 24_000
@@ -247,7 +236,7 @@ class RealtimeClient(ClientSide):
         body = json_body(message)
         kind = body.pop("type", None)
         if not isinstance(kind, str):
-            raise ServerGarbage("the server sent an event without a type")
+            raise NotUnderstood("an event without a type")
         reader = self._readers.get(kind)
         if reader != self._sound:
             body.pop("event_id", None)
@@ -265,7 +254,7 @@ class RealtimeClient(ClientSide):
         if output and isinstance(output.format, dict):
             form = fields_as(_Format, output.format, "session.updated")
             if form.type not in (None, "audio/pcm") or form.rate not in (None, RATE):
-                raise ServerGarbage(f"the server did not agree to send PCM at {RATE} Hz")
+                raise NotUnderstood(f"a session whose sound is not PCM at {RATE} Hz")
         self.ready = True
         return []
 
@@ -296,7 +285,7 @@ class RealtimeClient(ClientSide):
     def _words(self, body: Body, at_s: float) -> list[Message]:
         told = fields_as(_Delta, body, "transcript")
         if not isinstance(told.delta, str):
-            raise ServerGarbage("the server sent a transcript that is not a text")
+            raise NotUnderstood("a transcript that is not a text")
         response = self._response(told.response_id, told.item_id)
         self.texts[response] = self.texts.get(response, "") + told.delta
         return []

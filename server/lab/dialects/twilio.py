@@ -12,20 +12,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from voxlane.codecs.g711 import decode_mulaw, encode_mulaw
-from voxlane.codecs.pcm import quantise
-from voxlane.server.lab.dialects.client_side import (
-    ClientSide,
-    MicrophoneFeed,
-    ServerGarbage,
-    base64_bytes,
-    base64_text,
-    fields_as,
-    json_body,
-    json_text,
-)
+from voxlane.server.lab.dialects.client_side import ClientSide, MicrophoneFeed
 from voxlane.server.lab.dialects.dialect import DialectOptions, LabHandshake
+from voxlane.server.lab.dialects.wire import NotUnderstood, base64_bytes, base64_text, fields_as, json_body, json_text
 from voxlane.server.lab.values import Message, Pcm
+from voxlane.server.lab.waveform import decode_g711, encode_g711
 
 RATE = 8_000
 FRAME_MS = 20
@@ -36,7 +27,9 @@ class _Sound(Struct):
     payload: Any = None
 
 
-class _Media(Struct):
+class MediaMessage(Struct):
+    """Sound, both ways."""
+
     media: _Sound
 
 
@@ -44,7 +37,9 @@ class _Named(Struct):
     name: str
 
 
-class _Mark(Struct):
+class MarkMessage(Struct):
+    """A mark, both ways."""
+
     mark: _Named
 
 
@@ -94,7 +89,7 @@ class TwilioCarrier(ClientSide):
 
     def say(self, pcm: Pcm, at_s: float) -> list[Message]:
         """Return the message that carries 20 ms of the microphone."""
-        payload = base64_text(encode_mulaw(self._microphone.push(pcm) / 32768))
+        payload = base64_text(encode_g711(self._microphone.push(pcm), "mulaw"))
         self._chunks += 1
         media = {
             "track": "inbound",
@@ -132,21 +127,21 @@ class TwilioCarrier(ClientSide):
         body = json_body(message)
         event = body.pop("event", None)
         if not isinstance(event, str):
-            raise ServerGarbage("the server sent a message without an event")
+            raise NotUnderstood("a message without an event")
         reader = self._readers.get(event)
         if reader is not None and body.pop("streamSid", self._stream_sid) != self._stream_sid:
-            raise ServerGarbage(f"the server sent a {event} for another streamSid than that of the call")
+            raise NotUnderstood(f"a {event} for another streamSid than that of the call")
         if event != "media":
             self._note_body(at_s, "got", event, body)
         return [] if reader is None else reader(body, at_s)
 
     def _media(self, body: Body, at_s: float) -> list[Message]:
-        payload = base64_bytes(fields_as(_Media, body, "media").media.payload)
-        self._arrived(TRACK, quantise(decode_mulaw(payload)), at_s)
+        payload = base64_bytes(fields_as(MediaMessage, body, "media").media.payload)
+        self._arrived(TRACK, decode_g711(payload, "mulaw"), at_s)
         return []
 
     def _mark(self, body: Body, at_s: float) -> list[Message]:
-        name = fields_as(_Mark, body, "mark").mark.name
+        name = fields_as(MarkMessage, body, "mark").mark.name
         self._marks.append((self.speaker.length(TRACK), name))
         return self.due(at_s)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from voxlane.server.errors import ConfigError
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.judge import judged_again
 from voxlane.server.lab.recording_file import load
 from voxlane.server.lab.report.html import write_report
@@ -29,15 +29,15 @@ def replay(run_dir: Path) -> RunResult:
     for scenario in before.scenarios:
         for call in scenario.calls:
             if (scenario.name, call.repeat) not in calls:
-                raise ConfigError(f"call {call.repeat + 1} of a scenario is in {RESULT} and not in {CALLS}/")
+                raise LabError(f"call {call.repeat + 1} of a scenario is in {RESULT} and not in {CALLS}/")
     return judged_again(before, calls)
 
 
 def read_result(run_dir: Path) -> RunResult:
-    """Return the result of a run's folder; raise ConfigError with one line."""
+    """Return the result of a run's folder; raise LabError with one line."""
     path = run_dir / RESULT
     if not path.is_file():
-        raise ConfigError(f"{run_dir.name or '.'} has no {RESULT}: it is not the folder of a run")
+        raise LabError(f"{run_dir.name or '.'} has no {RESULT}: it is not the folder of a run")
     return decode(path.read_bytes(), name=RESULT)
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from voxlane.codecs.g711 import encode_mulaw
 from voxlane.server.lab.attribution import OwnedRun
 from voxlane.server.lab.recording_file import stereo
 from voxlane.server.lab.report.words import ABOUT_THE_TESTER, COUNTS, FLAGS, amount, words_of
 from voxlane.server.lab.values import TICK_S, USER_RATE, Occurrence, Pcm, Recording, StepRecord
+from voxlane.server.lab.waveform import encode_g711
 
 PEAKS_PER_S = 100
 LONGEST_TEXT = 160
@@ -64,7 +64,7 @@ def timeline(
 def sound(recording: Recording) -> str:
     """Return the call's sound for the page: the person's track, then the agent's, as μ-law, deflated, in base64."""
     both = stereo(recording)
-    return base64.b64encode(zlib.compress(encode_mulaw(both[:, 0]) + encode_mulaw(both[:, 1]), 9)).decode()
+    return base64.b64encode(zlib.compress(encode_g711(both.T.ravel(), "mulaw"), 9)).decode()
 
 
 def peaks(pcm: Pcm, rate: int) -> str:

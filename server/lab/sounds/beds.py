@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.random import Generator
 
-from voxlane.server.errors import ConfigError
+from voxlane.server.lab.errors import LabError, quote
 from voxlane.server.lab.sounds.intervals import CLIP_DB, as_sound, levelled
 from voxlane.server.lab.sounds.shaping import (
     Sound,
@@ -29,7 +29,6 @@ from voxlane.server.lab.sounds.shaping import (
 from voxlane.server.lab.sounds.speech import Wanted
 from voxlane.server.lab.sounds.tunes import tune
 from voxlane.server.lab.values import USER_RATE, Clip, Pcm
-from voxlane.server.log import quote
 
 BEDS: dict[str, str] = {
     "white": "white noise",
@@ -70,9 +69,9 @@ _NEWS: tuple[str | float, ...] = (
 
 
 def bed_wanted(name: str) -> list[Wanted]:
-    """Return the clips of speech that a bed is made of; raise ConfigError if there is no such bed."""
+    """Return the clips of speech that a bed is made of; raise LabError if there is no such bed."""
     if name not in BEDS:
-        raise ConfigError(f"there is no bed {quote(name)}: use one of {', '.join(BEDS)}")
+        raise LabError(f"there is no bed {quote(name)}: use one of {', '.join(BEDS)}")
     if name == "cafe":
         return [Wanted((text,), voice) for voice, text in _TABLES]
     if name == "television":

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import sys
 import tempfile
 import zipfile
 import zlib
@@ -17,20 +18,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 from numpy.random import Generator
 
-from voxlane.server.errors import ConfigError
+from voxlane.server.lab.errors import LabError, quote
 from voxlane.server.lab.sounds.beds import BEDS, bed_wanted, make_bed, news, television
 from voxlane.server.lab.sounds.intervals import levelled, made_clip, voiced_intervals
+from voxlane.server.lab.sounds.keys import KEYS, TONE_S, key_tones
 from voxlane.server.lab.sounds.noises import NOISES, typing
 from voxlane.server.lab.sounds.shaping import Sound, samples_of, swell
 from voxlane.server.lab.sounds.speech import Wanted, assembled
 from voxlane.server.lab.sounds.tunes import tune
 from voxlane.server.lab.sounds.voices import MODEL, VOICES, OpenVoices, kokoro, voice_named
 from voxlane.server.lab.values import USER_RATE, Clip, Interval, Pcm
-from voxlane.server.log import quote
-from voxlane.server.phone.tones import KEYS, TONE_S, key_tones
 
 CACHE_VARIABLE = "VOXLANE_CACHE"
 
@@ -87,7 +86,7 @@ class Corpus:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"cannot keep sounds in {self._folder}: {error.strerror}") from None
+            raise LabError(f"cannot keep sounds in {self._folder}: {error.strerror}") from None
         progress(0, len(missing))
         async with self._open_voices() as say:
             for number, one in enumerate(missing, 1):
@@ -99,7 +98,7 @@ class Corpus:
         """Return prepared speech."""
         clip = self._find(wanted)
         if clip is None:
-            raise ConfigError(f"{quote(wanted.words)} by {wanted.voice} is not prepared: `voxlane lab sounds` makes it")
+            raise LabError(f"{quote(wanted.words)} by {wanted.voice} is not prepared: `voxlane lab sounds` makes it")
         return clip
 
     def sound(self, name: str, seed: int) -> Clip:
@@ -147,7 +146,7 @@ class Corpus:
                 np.savez_compressed(file, pcm=clip.pcm, voiced=np.array(clip.voiced, np.int64).reshape(-1, 2))
             os.replace(part, path)
         except OSError as error:
-            raise ConfigError(f"cannot keep sounds in {self._folder}: {error.strerror}") from None
+            raise LabError(f"cannot keep sounds in {self._folder}: {error.strerror}") from None
         finally:
             Path(part).unlink(missing_ok=True)
         self._remember(wanted, clip)
@@ -159,11 +158,20 @@ class Corpus:
 
 def default_folder() -> Path:
     """Return the folder of the user's cache that sounds are kept in."""
-    return Path(os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("voxlane")) / "lab"
+    return Path(os.environ.get(CACHE_VARIABLE) or _user_cache()) / "lab"
+
+
+def _user_cache() -> Path:
+    """Return voxlane's folder among the user's caches."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "voxlane/voxlane/Cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library/Caches/voxlane"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "voxlane"
 
 
 def sound_wanted(name: str, seed: int) -> Wanted | None:
-    """Return the speech that a sound is made of, None if it needs none; raise ConfigError for an unknown sound."""
+    """Return the speech that a sound is made of, None if it needs none; raise LabError for an unknown sound."""
     kind, argument = _named(name)
     if kind in SPOKEN:
         return Wanted((SPOKEN[kind],), voice_named(argument or "any", seed))
@@ -183,13 +191,13 @@ def _named(name: str) -> tuple[str, str]:
     """Return the kind of a sound and what stands behind the colon, both checked."""
     kind, _, argument = name.partition(":")
     if kind not in SOUNDS:
-        raise ConfigError(f"there is no sound {quote(name)}: use one of {', '.join(SOUNDS)}")
-    if kind == "dtmf" and not (argument.strip(",") and set(argument) <= KEYS | {","} and len(argument) <= MOST_KEYS):
-        raise ConfigError(f"{quote(name)}: write the keys as dtmf:123, {MOST_KEYS} at most of 0 to 9, *, # and A to D")
+        raise LabError(f"there is no sound {quote(name)}: use one of {', '.join(SOUNDS)}")
+    if kind == "dtmf" and not (argument.strip(",") and set(argument) <= {*KEYS, ","} and len(argument) <= MOST_KEYS):
+        raise LabError(f"{quote(name)}: write the keys as dtmf:123, {MOST_KEYS} at most of 0 to 9, *, # and A to D")
     if kind in LASTING:
         _seconds(kind, argument)
     elif argument and kind not in SPOKEN and kind != "dtmf":
-        raise ConfigError(f"{quote(name)}: {kind} takes nothing behind a colon")
+        raise LabError(f"{quote(name)}: {kind} takes nothing behind a colon")
     return kind, argument
 
 
@@ -199,7 +207,7 @@ def _seconds(kind: str, argument: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0.3 <= seconds <= MOST_S:  # also refuses nan
-        raise ConfigError(f"{kind}: write how long it lasts as {kind}:5, from 0.3 to {MOST_S:g} seconds")
+        raise LabError(f"{kind}: write how long it lasts as {kind}:5, from 0.3 to {MOST_S:g} seconds")
     return seconds
 
 
@@ -210,8 +218,8 @@ def _keys(name: str, keys: str) -> Clip:
     for key in keys:
         if key != ",":
             voiced.append((place, place + samples_of(TONE_S)))
-        place += len(key_tones(key, USER_RATE)) // 2
-    sound = np.frombuffer(key_tones(keys, USER_RATE), "<i2").astype(np.float64) / 32767
+        place += len(key_tones(key))
+    sound = key_tones(keys)
     return Clip(name, levelled(sound, tuple(voiced)), tuple(voiced))
 
 

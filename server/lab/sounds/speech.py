@@ -11,13 +11,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from voxlane.codecs.resample import resample
-from voxlane.engine.api import SpokenWord
-from voxlane.server.errors import ConfigError
+from voxlane.server.lab.errors import LabError, quote
+from voxlane.server.lab.rates import converted
 from voxlane.server.lab.sounds.intervals import levelled, loudest_frame, spoken_intervals
 from voxlane.server.lab.sounds.shaping import Sound, samples_of
-from voxlane.server.lab.values import USER_RATE, Clip, Interval, Pcm
-from voxlane.server.log import quote
+from voxlane.server.lab.values import USER_RATE, Clip, Interval, Pcm, WordSpan
 
 LEAD_S, TAIL_S = 0.03, 0.08
 """The most that is kept of what lies before the first voiced sample and behind the last."""
@@ -41,9 +39,9 @@ class Wanted:
     def __post_init__(self) -> None:
         texts = [part for part in self.parts if isinstance(part, str)]
         if not texts or not all(text.strip() for text in texts):
-            raise ConfigError("there is nothing to say: a step has no words, or an empty part")
+            raise LabError("there is nothing to say: a step has no words, or an empty part")
         if not all(0 <= part <= MOST_PAUSE_S for part in self.parts if not isinstance(part, str)):
-            raise ConfigError(f"a pause lasts from 0 to {MOST_PAUSE_S:g} seconds")
+            raise LabError(f"a pause lasts from 0 to {MOST_PAUSE_S:g} seconds")
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -80,12 +78,12 @@ class Rendition:
 
     pcm: Pcm
     rate: int
-    words: tuple[SpokenWord, ...]  # their places in the text and in the samples
+    words: tuple[WordSpan, ...]  # their places in the text and in the samples
 
 
 def assembled(wanted: Wanted, spoken: Rendition) -> Clip:
-    """Return a clip with the pauses that are wanted; raise ConfigError if a part cannot be heard."""
-    sound: Sound = resample(spoken.pcm / np.float32(32768), spoken.rate, USER_RATE).astype(np.float64)
+    """Return a clip with the pauses that are wanted; raise LabError if a part cannot be heard."""
+    sound: Sound = converted(spoken.pcm / np.float32(32768), spoken.rate, USER_RATE).astype(np.float64)
     pieces = _pieces(sound, _cuts(wanted, spoken, sound))
     loudest = max(loudest_frame(piece) for piece in pieces)
     result: list[Sound] = []
@@ -94,7 +92,7 @@ def assembled(wanted: Wanted, spoken: Rendition) -> Clip:
     for number, (piece, pause) in enumerate(zip(pieces, wanted.pauses, strict=False)):
         inside = spoken_intervals(piece, loudest)
         if not inside:
-            raise ConfigError(f"there is nothing to hear in {quote(wanted.texts[number])}: write words")
+            raise LabError(f"there is nothing to hear in {quote(wanted.texts[number])}: write words")
         first, last = inside[0][0], inside[-1][1]
         before = min(first, samples_of(LEAD_S)) if number == 0 and not pause else 0
         behind = samples_of(TAIL_S) if number == len(pieces) - 1 and not wanted.pauses[-1] else 0
@@ -117,7 +115,7 @@ def _cuts(wanted: Wanted, spoken: Rendition, sound: Sound) -> list[int]:
         before = [word for word in spoken.words if word.start < place]
         behind = [word for word in spoken.words if word.start >= place]
         if not before or not behind:
-            raise ConfigError(f"there is nothing to hear beside {quote(text)}: write words")
+            raise LabError(f"there is nothing to hear beside {quote(text)}: write words")
         to_ours = USER_RATE / spoken.rate
         cuts.append(_quietest(sound, round(before[-1].end_sample * to_ours), round(behind[0].start_sample * to_ours)))
         place += 1  # the space

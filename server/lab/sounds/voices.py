@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 
 import numpy as np
 
-from voxlane.engine.api import EngineConfig, Samples, SpeakParams, SpokenWord, Submit
-from voxlane.server.audio.speaking import speak, whole
-from voxlane.server.engine_client.engine_client import Observer
-from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess
-from voxlane.server.errors import ConfigError
+from voxlane.server.lab.errors import LabError, quote
 from voxlane.server.lab.sounds.speech import Rendition
-from voxlane.server.log import quote
+from voxlane.server.lab.speech_engine import speech_engine
+from voxlane.server.lab.values import WordSpan
 
 MODEL = "kokoro-82m"
 """The model of the corpus. voxlane's own default has one voice; a corpus needs many."""
@@ -47,25 +44,26 @@ def voice_named(asked: str, seed: int = 0) -> str:
         return VOICES[seed % len(VOICES)]
     name = asked.removeprefix(SCHEME)
     if name not in ENGLISH_VOICES:
-        raise ConfigError(f"there is no voice {quote(asked)}: use any, or one of {', '.join(sorted(ENGLISH_VOICES))}")
+        raise LabError(f"there is no voice {quote(asked)}: use any, or one of {', '.join(sorted(ENGLISH_VOICES))}")
     return name
 
 
 @asynccontextmanager
-async def kokoro(observers: Sequence[Observer] = (), command: Sequence[str] = ENGINE_COMMAND) -> AsyncIterator[Say]:
+async def kokoro() -> AsyncIterator[Say]:
     """Start an engine that only speaks; a model that is not here is fetched, as `voxlane say` does."""
-    numbers = count()
-    config = EngineConfig(model="", asr_model="", tts_model=MODEL, device="cpu")  # a GPU is the server's
-    async with EngineProcess(config, command=command, observers=observers) as engine:
-        ready = await engine.wait_ready()
+    async with speech_engine(model="", asr_model="", tts_model=MODEL) as engine:
+        from voxlane.engine.api import Samples, SpeakParams, Submit
+        from voxlane.server.audio.speaking import speak, whole
+
+        ready, numbers = await engine.wait_ready(), count()
 
         async def say(text: str, voice: str) -> Rendition:
             pcm: list[bytes] = []
-            words: list[SpokenWord] = []
+            words: list[WordSpan] = []
 
             async def take(samples: Samples) -> None:
                 pcm.append(samples.pcm)
-                words.extend(samples.words)
+                words.extend(WordSpan(one.start, one.end, one.start_sample, one.end_sample) for one in samples.words)
 
             request = Submit(request_id=f"corpus{next(numbers)}", task="tts", speak=SpeakParams(voice=voice))
             async with engine.submit(request) as stream:

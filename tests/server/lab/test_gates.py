@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from voxlane.server.errors import ConfigError
 from voxlane.server.lab import scenario_library
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.gates import DEFAULT_GATES, FEWEST, GateLimit, gate_limits, judge
 from voxlane.server.lab.metrics import METRICS, StepFigures
 from voxlane.server.lab.scenario import read_scenario
@@ -87,9 +87,9 @@ def test_the_default_gates_exist() -> None:
     ],
 )
 def test_a_gate_on_nothing_is_an_error(gates: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(LabError) as error:
         gate_limits(gates, name="mhm")
-    assert error.value.hint.startswith(message)
+    assert error.value.args[0].startswith(message)
 
 
 def test_the_gates_of_all_scenarios_exist() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from voxlane.server.errors import ConfigError
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.labels import Labels, guessed, labelled, read_labels
 from voxlane.server.lab.values import USER_RATE, Interval, Meaning
 
@@ -16,7 +16,7 @@ def read(text: str) -> Labels:
 
 
 def refusal(text: str) -> str:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(LabError) as caught:
         read(text)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -70,7 +70,7 @@ def test_a_label_without_a_voice_keeps_its_times() -> None:
 
 
 def test_a_label_behind_the_recording_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"labels\.toml: step 1 begins after the recording's end"):
+    with pytest.raises(LabError, match=r"labels\.toml: step 1 begins after the recording's end"):
         labelled(read(STOP), [], 3 * USER_RATE, name="labels.toml")
 
 

@@ -18,7 +18,7 @@ from hypothesis.extra.numpy import arrays
 from lab_example import call
 
 from voxlane.codecs.wav import decode_wav
-from voxlane.server.errors import ConfigError
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.recording_file import call_folder, load, save
 from voxlane.server.lab.values import USER_RATE, Arrival, Occurrence, Recording, Run, StepRecord
 
@@ -157,7 +157,7 @@ def test_a_damaged_folder_gives_one_line(tmp_path: Path) -> None:
         folder = tmp_path / name / "story-001"
         shutil.copytree(tmp_path / "whole", folder)
         damage(folder)
-        with pytest.raises(ConfigError) as caught:
+        with pytest.raises(LabError) as caught:
             load(folder)
         assert f"story-001/{said}" in str(caught.value), name
         assert "\n" not in str(caught.value), name

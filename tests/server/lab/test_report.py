@@ -17,9 +17,9 @@ import pytest
 from lab_example import ANSWER, STORY, THREE, Fault, call, run
 
 from voxlane.codecs.g711 import decode_mulaw
-from voxlane.server.errors import ConfigError
 from voxlane.server.lab import results
 from voxlane.server.lab.attribution import owned
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.recording_file import call_folder, save, stereo
 from voxlane.server.lab.report import drawing
 from voxlane.server.lab.report.again import replay, report_again
@@ -169,7 +169,7 @@ def test_the_outline_of_a_track_follows_its_loudness(page: Tags) -> None:
 def test_the_sound_inside_is_the_call(three: tuple[RunResult, Calls], page: Tags) -> None:
     good = page.data["calls"][_order(page)[0]]
     both = decode_mulaw(zlib.decompress(base64.b64decode(good["sound"]))).reshape(2, -1)
-    true = stereo(three[1]["mhm, then stop", 0])
+    true = stereo(three[1]["mhm, then stop", 0]) / 32768
     assert np.abs(both.T - true).max() < 0.04
     assert np.corrcoef(both[1], true[:, 1])[0, 1] > 0.99
 
@@ -379,10 +379,10 @@ def test_a_replay_judges_the_saved_sound_and_not_the_old_result(three: tuple[Run
 
 
 def test_folders_that_are_none_give_one_line(tmp_path: Path, three: tuple[RunResult, Calls]) -> None:
-    with pytest.raises(ConfigError, match=r"has no result\.json: it is not the folder of a run"):
+    with pytest.raises(LabError, match=r"has no result\.json: it is not the folder of a run"):
         report_again(tmp_path)
     (tmp_path / "result.json").write_bytes(results.encode(three[0]))
-    with pytest.raises(ConfigError, match=r"call 1 of a scenario is in result\.json and not in calls/"):
+    with pytest.raises(LabError, match=r"call 1 of a scenario is in result\.json and not in calls/"):
         replay(tmp_path)
     assert report_again(tmp_path).is_file()
 

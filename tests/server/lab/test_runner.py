@@ -12,11 +12,11 @@ import pytest
 from examples import SOAK, sweep
 from lab_voices import humming_corpus
 
-from voxlane.server.errors import ConfigError
 from voxlane.server.lab import results
 from voxlane.server.lab.agents.planted import planted
 from voxlane.server.lab.agents.voice import AgentVoice
 from voxlane.server.lab.call import LabCall
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.holding import hold_virtually
 from voxlane.server.lab.judge import judged_again
 from voxlane.server.lab.recording_file import call_folder, load
@@ -198,7 +198,7 @@ def test_a_run_is_written_and_judged_again_with_the_same_result(corpus: Corpus, 
     ],
 )
 def test_a_wrong_address_is_one_clear_line(corpus: Corpus, url: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(LabError, match=words):
         run_scenarios(SCENARIOS, url=url, options=RunOptions(corpus=corpus))
 
 
@@ -218,7 +218,7 @@ ONE = 'name = "one"\nrepeat = 1\n[[step]]\nsound = "cough"\n'
 def test_a_wrong_scenario_is_refused_before_any_call(corpus: Corpus, texts: tuple[str, ...], says: str) -> None:
     told: list[str] = []
     scenarios = [read_scenario(text, name="test") for text in texts]
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(LabError, match=says):
         run_scenarios(scenarios, url="planted:none", options=RunOptions(corpus=corpus), progress=told.append)
     assert told == []
 
@@ -232,7 +232,7 @@ def test_a_folder_that_is_not_the_labs_is_refused_before_any_call(corpus: Corpus
         (out / "calls").mkdir(parents=True)
         (out / "calls" / "mine.wav").write_text("mine")
     told: list[str] = []
-    with pytest.raises(ConfigError, match="out"):
+    with pytest.raises(LabError, match="out"):
         run_scenarios(SCENARIOS, url="planted:none", options=RunOptions(corpus=corpus), out=out, progress=told.append)
     assert told == []
     assert what == "a file" or (out / "calls" / "mine.wav").is_file()
@@ -257,13 +257,13 @@ def test_a_mapping_file_means_plain_pcm(corpus: Corpus) -> None:
     options = RunOptions(corpus=corpus, mapping="[send]\nrate = 16000\n", repeat=1)
     result = run_scenarios(SCENARIOS[2:], url="planted:none", options=options)
     assert result.dialect == "pcm"
-    with pytest.raises(ConfigError, match="a mapping file is for the dialect pcm"):
+    with pytest.raises(LabError, match="a mapping file is for the dialect pcm"):
         run_scenarios(SCENARIOS[2:], url="planted:none", dialect="twilio", options=options)
 
 
 def test_turn_detection_is_named_over_realtime_only(corpus: Corpus) -> None:
     options = RunOptions(corpus=corpus, turn_detection="semantic_vad", repeat=1)
-    with pytest.raises(ConfigError, match="turn detection is named in the dialect realtime"):
+    with pytest.raises(LabError, match="turn detection is named in the dialect realtime"):
         run_scenarios(SCENARIOS[2:], url="planted:none", dialect="native", options=options)
 
 

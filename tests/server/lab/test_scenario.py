@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from voxlane.server.errors import ConfigError
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.scenario import Echo, Noise, Scenario, When, read_scenario
 
 STORY = """
@@ -46,7 +46,7 @@ def read(text: str) -> Scenario:
 
 
 def refusal(text: str) -> str:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(LabError) as caught:
         read(text)
     message = str(caught.value)
     assert "\n" not in message

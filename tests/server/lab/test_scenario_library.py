@@ -9,9 +9,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from voxlane.server.errors import ConfigError
 from voxlane.server.lab import scenario_library
 from voxlane.server.lab.definitions import METRICS
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.gates import FEWEST, FLAG_STATISTICS, NUMBER_STATISTICS, gate_limits
 from voxlane.server.lab.scenario import Scenario, ScenarioStep, read_scenario
 from voxlane.server.lab.scenario_library import GROUPS, SCHEMA_FILE, expand, find, load, shipped
@@ -143,7 +143,7 @@ def test_a_path_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_an_unknown_name_gets_a_suggestion(name: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
+    with pytest.raises(LabError, match=words.replace("?", r"\?")):
         load([name])
 
 
@@ -151,7 +151,7 @@ def test_files_that_are_no_text_and_folders_are_refused(tmp_path: Path) -> None:
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"\xff\xfe\x00")
     for path in (binary, tmp_path):
-        with pytest.raises(ConfigError):
+        with pytest.raises(LabError):
             load([str(path)])
 
 

@@ -9,7 +9,7 @@ import pytest
 from examples import SOAK
 from lab_calls import ASKS, CALLS, GOOD_LINE, LINES, LineQuality, RecordedCall, Utterance, wav, wav_of
 
-from voxlane.server.errors import BadAudio, ConfigError, VoxlaneError
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.judge import UNKNOWN
 from voxlane.server.lab.labels import Labels
 from voxlane.server.lab.metrics import StepFigures
@@ -164,7 +164,7 @@ SAME = np.repeat(np.sin(np.arange(32_000) / 20)[:, None] * 0.3, 2, axis=1)
     ],
 )
 def test_a_file_that_cannot_be_judged_gives_one_line(data: bytes, says: str) -> None:
-    with pytest.raises(BadAudio) as caught:
+    with pytest.raises(LabError) as caught:
         score(data, None, name="call.wav")
     assert_one_line(caught.value, says)
 
@@ -178,11 +178,11 @@ def test_a_file_that_cannot_be_judged_gives_one_line(data: bytes, says: str) -> 
     ],
 )
 def test_labels_that_do_not_fit_give_one_line(labels: str, says: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(LabError) as caught:
         score(wav_of(CALLS[0]), labels, name="call.wav", labels_name="call.toml")
     assert_one_line(caught.value, says)
 
 
-def assert_one_line(error: VoxlaneError, says: str) -> None:
+def assert_one_line(error: LabError, says: str) -> None:
     assert str(error).startswith(says)
     assert "\n" not in str(error)

@@ -13,15 +13,14 @@ import pytest
 from examples import examples, sweep
 from hypothesis import given, settings
 
-from voxlane.engine.api import SpokenWord
-from voxlane.server.errors import ConfigError
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.sounds.beds import BEDS, bed_wanted
 from voxlane.server.lab.sounds.corpus import SOUNDS, SPOKEN, Corpus, sound_wanted, standard
 from voxlane.server.lab.sounds.intervals import CEILING, as_sound, loudness_db, voiced_intervals
 from voxlane.server.lab.sounds.noises import NOISES
 from voxlane.server.lab.sounds.speech import Rendition, Wanted, assembled
 from voxlane.server.lab.sounds.voices import ENGLISH_VOICES, VOICES, Say, kokoro, voice_named
-from voxlane.server.lab.values import USER_RATE, Clip, Pcm
+from voxlane.server.lab.values import USER_RATE, Clip, Pcm, WordSpan
 
 MODEL_RATE = 24_000
 WORD_S, SPACE_S = 0.2, 0.06
@@ -56,7 +55,7 @@ def spoken(text: str, gap_s: float = SPACE_S) -> Rendition:
         place = start + len(word)
         tone = 0.3 * np.sin(2 * np.pi * (300 + 40 * (number % 7)) * np.arange(size) / MODEL_RATE)
         pieces += [np.zeros(gap), tone]
-        words.append(SpokenWord(start, place, sample + gap, sample + gap + size))
+        words.append(WordSpan(start, place, sample + gap, sample + gap + size))
         sample += gap + size
     sound = np.concatenate([*pieces, np.zeros(gap)])
     return Rendition(np.rint(sound * 32767).astype(np.int16), MODEL_RATE, tuple(words))
@@ -164,7 +163,7 @@ def test_music_does_not_stop() -> None:
      "mhm:zf_xiaoni", "music:-1", "music:nan", "music:long", "typing:601", "television:0"],
 )  # fmt: skip
 def test_unknown_sounds_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(LabError) as caught:
         sound_wanted(name, 1)
     assert "\n" not in str(caught.value)
 
@@ -188,11 +187,11 @@ async def test_a_bed(name: str, tmp_path: Path) -> None:
 def test_beds_of_speech_are_never_left_out_silently(tmp_path: Path) -> None:
     for name in ("cafe", "television"):
         assert bed_wanted(name)
-        with pytest.raises(ConfigError, match="not prepared"):
+        with pytest.raises(LabError, match="not prepared"):
             Corpus(tmp_path).bed(name, 16_000, 1)
-    with pytest.raises(ConfigError, match="no bed"):
+    with pytest.raises(LabError, match="no bed"):
         Corpus(tmp_path).bed("forest", 16_000, 1)
-    with pytest.raises(ConfigError, match="no bed"):
+    with pytest.raises(LabError, match="no bed"):
         bed_wanted("forest")
 
 
@@ -268,7 +267,7 @@ def test_a_pause_too_short_to_be_noticed_is_an_interval_of_its_own() -> None:
 
 @pytest.mark.parametrize("parts", [(), (0.5,), ("",), ("one", 0.5, " "), ("one", -0.5), ("one", float("nan"))])
 def test_what_cannot_be_said_is_refused(parts: tuple[str | float, ...]) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(LabError):
         Wanted(parts, "af_heart")
 
 
@@ -283,7 +282,7 @@ def test_a_breath_of_the_model_behind_the_last_word_does_not_end_the_turn() -> N
 def test_a_part_that_makes_no_sound_is_refused() -> None:
     silent = Rendition(np.zeros(24_000, np.int16), MODEL_RATE, ())
     for parts in (("...",), ("...", 0.5, "one")):
-        with pytest.raises(ConfigError, match="nothing to hear"):
+        with pytest.raises(LabError, match="nothing to hear"):
             assembled(Wanted(parts, "af_heart"), silent)
 
 
@@ -325,7 +324,7 @@ async def test_a_damaged_file_is_made_again(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for damaged in (b"", whole[:100], whole[:-30], b"PK nonsense"):
         path.write_bytes(damaged)
-        with pytest.raises(ConfigError, match="not prepared"):
+        with pytest.raises(LabError, match="not prepared"):
             Corpus(tmp_path).speech(SENTENCE)
         await Corpus(tmp_path, speaker).prepare([SENTENCE])
         assert path.read_bytes() == whole
@@ -350,10 +349,10 @@ async def test_a_failure_leaves_nothing_half_written(tmp_path: Path) -> None:
     class Broken(Speaker):
         async def say(self, text: str, voice: str) -> Rendition:
             if self.asked:
-                raise ConfigError("broken")
+                raise LabError("broken")
             return await super().say(text, voice)
 
-    with pytest.raises(ConfigError, match="broken"):
+    with pytest.raises(LabError, match="broken"):
         await Corpus(tmp_path, Broken()).prepare([SENTENCE, Wanted(("five",), "af_heart")])
     assert [path.suffix for path in files(tmp_path)] == [".npz"]
     assert Corpus(tmp_path).speech(SENTENCE).words == "one two three"
@@ -361,7 +360,7 @@ async def test_a_failure_leaves_nothing_half_written(tmp_path: Path) -> None:
 
 async def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot keep sounds"):
+    with pytest.raises(LabError, match="cannot keep sounds"):
         await Corpus(tmp_path / "file" / "lab", Speaker()).prepare([SENTENCE])
 
 
@@ -405,7 +404,7 @@ def test_voices_and_names() -> None:
     assert set(VOICES) <= ENGLISH_VOICES
     assert voice_named("kokoro:am_adam") == voice_named("am_adam") == "am_adam"
     assert {voice_named("any", seed) for seed in range(len(VOICES))} == set(VOICES)
-    with pytest.raises(ConfigError, match="no voice"):
+    with pytest.raises(LabError, match="no voice"):
         voice_named("kokoro:nobody")
 
 

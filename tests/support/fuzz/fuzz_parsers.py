@@ -31,9 +31,10 @@ from voxlane.engine.weights import gguf_header, safetensors
 from voxlane.server import limits
 from voxlane.server.api import form
 from voxlane.server.conversation.values import SessionConfig
-from voxlane.server.errors import ConfigError, VoxlaneError
+from voxlane.server.errors import VoxlaneError
 from voxlane.server.http import body, framing
 from voxlane.server.lab import scenario
+from voxlane.server.lab.errors import LabError
 from voxlane.server.protocols import native
 from voxlane.server.protocols.dialect import AudioFormat, BadMessage, Capabilities, Handshake, Hello
 from voxlane.server.protocols.openai_realtime import protocol as realtime
@@ -353,5 +354,5 @@ TARGETS: dict[str, Target] = {
     "opus-packet": Target(opus_packets.packet_samples, (AudioError,), OPUS_SEEDS, BINARY_WORDS, (_file(opus_packets),)),
     "gguf": Target(_gguf, WEIGHTS, GGUF_SEEDS, BINARY_WORDS, (_file(gguf_header),)),
     "safetensors": Target(_safetensors, WEIGHTS, SAFETENSORS_SEEDS, JSON_WORDS, (_file(safetensors),)),
-    "scenario": Target(_scenario, (ConfigError,), SCENARIO_SEEDS, JSON_WORDS, (_file(scenario),)),
+    "scenario": Target(_scenario, (LabError,), SCENARIO_SEEDS, JSON_WORDS, (_file(scenario),)),
 }

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from voxlane.engine.api import SpokenWord
 from voxlane.server.lab.sounds.corpus import Corpus
 from voxlane.server.lab.sounds.speech import Rendition
 from voxlane.server.lab.sounds.voices import Say
+from voxlane.server.lab.values import WordSpan
 
 RATE = 24_000
 SYLLABLE_S, BETWEEN_S = 0.12, 0.04
@@ -29,12 +29,12 @@ def spoken(text: str, voice: str) -> Rendition:
     """Return a text in a voice whose pitch is made of its name."""
     pitch = 100.0 + sum(voice.encode()) % 120
     parts: list[np.ndarray] = []
-    words: list[SpokenWord] = []
+    words: list[WordSpan] = []
     at = 0
     for word in re.finditer(r"\S+", text):
         count = max(1, len(re.findall(r"[aeiouy]+", word[0].lower())))
         sound = np.concatenate([syllable(pitch + 5 * number) for number in range(count)])
-        words.append(SpokenWord(word.start(), word.end(), at, at + len(sound)))
+        words.append(WordSpan(word.start(), word.end(), at, at + len(sound)))
         gap = np.zeros(round(BETWEEN_S * RATE))
         parts += [sound, gap]
         at += len(sound) + len(gap)

@@ -5,13 +5,12 @@ It is the server for which the lab needs no mapping file.
 
 from __future__ import annotations
 
-import numpy as np
-
 from voxlane.server.lab.agents.acts import Act, ClientInput, ResponseCut, ResponseSound
-from voxlane.server.lab.agents.voice import AGENT_RATE, at_rate
+from voxlane.server.lab.agents.faces.formats import ClientSound, SoundFormat
+from voxlane.server.lab.dialects.wire import NotUnderstood
 from voxlane.server.lab.values import USER_RATE, Message
-from voxlane.server.protocols.dialect import BadMessage
 
+FORM = SoundFormat("pcm16", USER_RATE)
 CLEAR = '{"type":"clear"}'
 
 MOST_BYTES = 64 * 1024
@@ -23,27 +22,25 @@ class PcmFace:
 
     def __init__(self) -> None:
         self.ready = True
+        self._sound = ClientSound(FORM)
 
     def opening(self) -> list[Message]:
         """Return nothing."""
         return []
 
     def read(self, message: Message) -> ClientInput:
-        """Return what a message says; texts say nothing. Raise BadMessage if it breaks the rules."""
+        """Return what a message says; texts say nothing. Raise NotUnderstood if it breaks the rules."""
         if isinstance(message, str):
             return ClientInput()
         if len(message) > MOST_BYTES:
-            raise BadMessage(f"a message has at most {MOST_BYTES} bytes of sound")
-        if len(message) % 2:
-            raise BadMessage("16-bit audio has an odd number of bytes")
-        return ClientInput(sound=np.frombuffer(message, "<i2").astype(np.int16))
+            raise NotUnderstood(f"sound of more than {MOST_BYTES} bytes in a message")
+        return ClientInput(sound=self._sound.read(message))
 
     def write(self, act: Act) -> list[Message]:
         """Return the messages for an act; there are no turns and no responses."""
         match act:
-            case ResponseSound(_, clip, first, end):
-                pcm = at_rate(clip, USER_RATE)[first * USER_RATE // AGENT_RATE : end * USER_RATE // AGENT_RATE]
-                return [pcm.astype("<i2").tobytes()]
+            case ResponseSound():
+                return [FORM.written(act)]
             case ResponseCut(flush=True):
                 return [CLEAR]
         return []

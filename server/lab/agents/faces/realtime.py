@@ -5,14 +5,11 @@ The sound is PCM at 24 kHz both ways, or G.711 where the session asks for it, as
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import numpy as np
 from msgspec import Meta, Struct
 
-from voxlane.codecs.g711 import encode_alaw, encode_mulaw
 from voxlane.server.lab.agents.acts import (
     Act,
     ClientInput,
@@ -24,21 +21,20 @@ from voxlane.server.lab.agents.acts import (
     TurnBegins,
     TurnEnds,
 )
-from voxlane.server.lab.agents.voice import AGENT_RATE, AgentClip, at_rate
+from voxlane.server.lab.agents.faces.formats import ALAW, MULAW, ClientSound, SoundFormat
+from voxlane.server.lab.agents.voice import AGENT_RATE, AgentClip
+from voxlane.server.lab.dialects.wire import NotUnderstood, base64_bytes, base64_text, fields_as, json_body, json_text
 from voxlane.server.lab.values import Message
-from voxlane.server.protocols.dialect import AudioFormat, BadMessage
-from voxlane.server.protocols.phone.reading import json_object, json_text, read_as
-from voxlane.server.protocols.sound import Microphone
 
 MODEL = "planted"
-PCM = AudioFormat("pcm16", AGENT_RATE)
+PCM = SoundFormat()
 FORMATS = {
     "audio/pcm": PCM,
     "pcm16": PCM,
-    "audio/pcmu": AudioFormat("mulaw", 8_000),
-    "g711_ulaw": AudioFormat("mulaw", 8_000),
-    "audio/pcma": AudioFormat("alaw", 8_000),
-    "g711_alaw": AudioFormat("alaw", 8_000),
+    "audio/pcmu": MULAW,
+    "g711_ulaw": MULAW,
+    "audio/pcma": ALAW,
+    "g711_alaw": ALAW,
 }
 
 MOST_PAYLOAD = 1 << 20
@@ -61,7 +57,7 @@ class RealtimeFace:
 
     def __init__(self) -> None:
         self.ready = True
-        self._microphone = Microphone(PCM)
+        self._sound = ClientSound(PCM)
         self._input = self._output = PCM
         self._session: dict[str, Any] = {"type": "realtime", "object": "realtime.session", "model": MODEL}
         self._events = 0
@@ -73,11 +69,11 @@ class RealtimeFace:
         return [self._event("session.created", session={"id": "sess_planted", **self._session})]
 
     def read(self, message: Message) -> ClientInput:
-        """Return what a message says; raise BadMessage if it breaks the rules."""
-        body = json_object(message)
+        """Return what a message says; raise NotUnderstood if it breaks the rules."""
+        body = json_body(message)
         match body.get("type"):
             case "input_audio_buffer.append":
-                return self._sound(body)
+                return self._appended(body)
             case "session.update":
                 self._configure(body.get("session"))
                 session = {"id": "sess_planted", **self._session}
@@ -86,7 +82,7 @@ class RealtimeFace:
                 return self._truncated(body)
             case str():
                 return ClientInput()
-        raise BadMessage("an event has its name in type")
+        raise NotUnderstood("an event without a type")
 
     def write(self, act: Act) -> list[Message]:
         """Return the messages for an act."""
@@ -111,31 +107,25 @@ class RealtimeFace:
 
     # ---- what the client says
 
-    def _sound(self, body: Event) -> ClientInput:
-        payload = read_as(_Append, body).audio
-        try:
-            data = base64.b64decode(payload, validate=True)
-        except ValueError as error:
-            raise BadMessage("the audio is not base64") from error
-        if self._input.codec == "pcm16" and len(data) % 2:
-            raise BadMessage("16-bit audio has an odd number of bytes")
-        return ClientInput(sound=np.frombuffer(self._microphone.push(data), "<i2").astype(np.int16))
+    def _appended(self, body: Event) -> ClientInput:
+        data = base64_bytes(fields_as(_Append, body, "input_audio_buffer.append").audio)
+        return ClientInput(sound=self._sound.read(data))
 
     def _configure(self, session: object) -> None:
         if not isinstance(session, dict):
-            raise BadMessage("session.update has a session")
+            raise NotUnderstood("a session.update without a session")
         before = self._input
         self._input = _format(session, "input") or self._input
         self._output = _format(session, "output") or self._output
         self._session |= {key: value for key, value in session.items() if key not in ("id", "object", "model")}
         if self._input != before:
-            self._microphone = Microphone(self._input)
+            self._sound = ClientSound(self._input)
 
     def _truncated(self, body: Event) -> ClientInput:
-        told = read_as(_Truncate, body)
+        told = fields_as(_Truncate, body, "conversation.item.truncate")
         number = told.item_id.removeprefix("item_")
         if not (number.isascii() and number.isdigit() and len(number) < 10):
-            raise BadMessage("there is no item of this name")
+            raise NotUnderstood("the name of an item that there is not")
         answer = self._event(
             "conversation.item.truncated", item_id=told.item_id, content_index=0, audio_end_ms=told.audio_end_ms
         )
@@ -174,18 +164,8 @@ class RealtimeFace:
         names = _names(act.response)
         words = "".join(act.clip.words[_after(act.clip, one.start) : one.end] for one in act.words)
         text = [self._event("response.output_audio_transcript.delta", **names, delta=words)] if words else []
-        data = base64.b64encode(self._encoded(act)).decode()
+        data = base64_text(self._output.written(act))
         return [*text, self._event("response.output_audio.delta", **names, delta=data)]
-
-    def _encoded(self, act: ResponseSound) -> bytes:
-        rate = self._output.rate
-        pcm = at_rate(act.clip, rate)[act.first * rate // AGENT_RATE : act.end * rate // AGENT_RATE]
-        match self._output.codec:
-            case "mulaw":
-                return encode_mulaw(pcm / 32768)
-            case "alaw":
-                return encode_alaw(pcm / 32768)
-        return pcm.astype("<i2").tobytes()
 
     def _end(self, response: int, words: str, status: str) -> list[Message]:
         self._open = None
@@ -222,7 +202,7 @@ def _after(clip: AgentClip, start: int) -> int:
     return max((one.end for one in clip.spans if one.end <= start), default=0)
 
 
-def _format(session: Event, way: str) -> AudioFormat | None:
+def _format(session: Event, way: str) -> SoundFormat | None:
     """Return the format that a session asks for, in the words of the GA or the beta version; None: it does not."""
     asked = session.get(f"{way}_audio_format")
     for key in ("audio", way, "format"):
@@ -233,5 +213,5 @@ def _format(session: Event, way: str) -> AudioFormat | None:
     if asked is None:
         return None
     if not isinstance(asked, str) or asked not in FORMATS:
-        raise BadMessage("a format is audio/pcm, audio/pcmu or audio/pcma")
+        raise NotUnderstood("a format other than audio/pcm, audio/pcmu and audio/pcma")
     return FORMATS[asked]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from voxlane.codecs.g711 import encode_alaw, encode_mulaw
+from msgspec import Struct
+
 from voxlane.server.lab.agents.acts import Act, ClientInput, ResponseCut, ResponseSound
-from voxlane.server.lab.agents.voice import AGENT_RATE, at_rate
+from voxlane.server.lab.agents.faces.formats import MULAW, ClientSound
+from voxlane.server.lab.dialects.twilio import MarkMessage, MediaMessage
+from voxlane.server.lab.dialects.wire import NotUnderstood, base64_bytes, base64_text, fields_as, json_body, json_text
 from voxlane.server.lab.values import Message
-from voxlane.server.protocols.dialect import AudioFormat
-from voxlane.server.protocols.phone.line_events import CallEnded, CallStarted, MarkReturned, Media
-from voxlane.server.protocols.phone.twilio import Twilio
-from voxlane.server.protocols.sound import Microphone
+
+
+class _Start(Struct):
+    streamSid: str
+
+
+class _Started(Struct):
+    start: _Start
 
 
 class TwilioFace:
@@ -19,9 +26,8 @@ class TwilioFace:
 
     def __init__(self) -> None:
         self.ready = False
-        self._codec = Twilio()
-        self._form = AudioFormat("mulaw", 8_000)
-        self._microphone = Microphone(self._form)
+        self._stream = ""
+        self._sound = ClientSound(MULAW)
         self._marks: set[str] = set()  # marks that have not come back and whose sound was not dropped
 
     def opening(self) -> list[Message]:
@@ -29,19 +35,21 @@ class TwilioFace:
         return []
 
     def read(self, message: Message) -> ClientInput:
-        """Return what a message says; raise BadMessage if it breaks the rules."""
-        for event in self._codec.read(message):
-            match event:
-                case CallStarted():
-                    self._form = event.output
-                    self._microphone = Microphone(event.input)
-                    self.ready = True
-                case Media(data):
-                    return ClientInput(sound=np.frombuffer(self._microphone.push(data), "<i2").astype(np.int16))
-                case MarkReturned(name):
-                    return self._returned(name)
-                case CallEnded():
-                    return ClientInput(ended=True)
+        """Return what a message says; raise NotUnderstood if it breaks the rules."""
+        body = json_body(message)
+        match body.get("event"):
+            case "start":
+                self._stream = fields_as(_Started, body, "start").start.streamSid
+                self.ready = True
+            case "media" if not self.ready:
+                raise NotUnderstood("media before the start")
+            case "media":
+                payload = base64_bytes(fields_as(MediaMessage, body, "media").media.payload)
+                return ClientInput(sound=self._sound.read(payload))
+            case "mark":
+                return self._returned(fields_as(MarkMessage, body, "mark").mark.name)
+            case "stop":
+                return ClientInput(ended=True)
         return ClientInput()
 
     def write(self, act: Act) -> list[Message]:
@@ -50,22 +58,16 @@ class TwilioFace:
             case ResponseSound(response, _, _, end):
                 mark = f"{response}:{end}"
                 self._marks.add(mark)
-                return [self._codec.media(self._encoded(act)), self._codec.mark(mark)]
+                sound = {"payload": base64_text(MULAW.written(act))}
+                return [self._message("media", media=sound), self._message("mark", mark={"name": mark})]
             case ResponseCut(flush=True):
                 # Marks of dropped sound come back at once: they do not say that it was played.
                 self._marks.clear()
-                return [self._codec.clear()]
+                return [self._message("clear")]
         return []
 
-    def _encoded(self, act: ResponseSound) -> bytes:
-        rate = self._form.rate
-        pcm = at_rate(act.clip, rate)[act.first * rate // AGENT_RATE : act.end * rate // AGENT_RATE]
-        match self._form.codec:
-            case "mulaw":
-                return encode_mulaw(pcm / 32768)
-            case "alaw":
-                return encode_alaw(pcm / 32768)
-        return pcm.astype("<i2").tobytes()
+    def _message(self, event: str, **fields: Any) -> Message:
+        return json_text({"event": event, "streamSid": self._stream, **fields})
 
     def _returned(self, name: str) -> ClientInput:
         if name not in self._marks:

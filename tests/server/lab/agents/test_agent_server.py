@@ -12,10 +12,10 @@ from planted_call import VOICE, voice_track
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from voxlane.server.errors import ConfigError
 from voxlane.server.lab.agents.server import PATHS, agent_server
 from voxlane.server.lab.dialects.choice import DIALECTS, guess_dialect, make_dialect
 from voxlane.server.lab.dialects.dialect import DialectOptions, LabDialect
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.values import USER_TICK, Pcm
 
 LONGEST_S = 30.0
@@ -135,7 +135,7 @@ async def test_other_paths_are_not_found() -> None:
 
 
 async def test_wrong_fault_is_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match="there is no such fault"):
+    with pytest.raises(LabError, match="there is no such fault"):
         async with agent_server("bad manners", VOICE):
             pass
 

@@ -7,9 +7,9 @@ import pytest
 from examples import sweep
 from planted_call import PLACES, VOICE, PlantedCall, Span, hold_planted, voice_track
 
-from voxlane.server.errors import ConfigError
 from voxlane.server.lab.agents.planted import FAULTS, TRAITS, planted
 from voxlane.server.lab.dialects.choice import DIALECTS
+from voxlane.server.lab.errors import LabError
 from voxlane.server.lab.scenario import Echo
 
 TICK = 0.021  # a tick of 20 ms, and rounding
@@ -161,9 +161,9 @@ def test_memory(dialect: str, fault: str, said: int) -> None:
 def test_names(dialect: str) -> None:
     assert set(PLACES) == set(DIALECTS)
     assert set(FAULTS) == set(TRAITS)
-    with pytest.raises(ConfigError, match="there is no such fault"):
+    with pytest.raises(LabError, match="there is no such fault"):
         planted("bad manners", dialect, VOICE)
-    with pytest.raises(ConfigError, match="there is no such dialect"):
+    with pytest.raises(LabError, match="there is no such dialect"):
         planted("none", "morse", VOICE)
 
 

@@ -17,10 +17,10 @@ from voxlane.server.lab.agents.faces.pcm import PcmFace
 from voxlane.server.lab.agents.faces.realtime import RealtimeFace
 from voxlane.server.lab.agents.faces.twilio import TwilioFace
 from voxlane.server.lab.agents.voice import NUMBERS, AgentClip, AgentVoice, at_rate, spoken_wanted
+from voxlane.server.lab.dialects.wire import NotUnderstood
 from voxlane.server.lab.sounds.corpus import Corpus
 from voxlane.server.lab.sounds.speech import Wanted
 from voxlane.server.lab.values import Clip
-from voxlane.server.protocols.dialect import BadMessage
 
 VOICE = AgentVoice.synthetic(1)
 START = {"event": "start", "start": {"streamSid": "MZ1"}, "streamSid": "MZ1"}
@@ -193,7 +193,7 @@ def test_native_tells_words_and_what_was_heard() -> None:
     ],
 )
 def test_garbage_is_refused(face: Face, message: str | bytes) -> None:
-    with pytest.raises(BadMessage):
+    with pytest.raises(NotUnderstood):
         face.read(message)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from voxlane.server.errors import ConfigError
 from voxlane.server.lab.dialects.choice import DIALECTS, guess_dialect, make_dialect
+from voxlane.server.lab.errors import LabError
 
 from .faces import options
 
@@ -46,10 +46,10 @@ def test_http_is_taken_for_ws() -> None:
     "url", ["", "a.example", "ftp://a.example", "ws://", "ws://a:b:c/", "ws://[::1", "ws://a:99999"]
 )
 def test_a_wrong_address_is_one_clear_line(url: str) -> None:
-    with pytest.raises(ConfigError, match="the address must be that of a WebSocket"):
+    with pytest.raises(LabError, match="the address must be that of a WebSocket"):
         make_dialect("native", options(url=url))
 
 
 def test_a_wrong_name_is_one_clear_line() -> None:
-    with pytest.raises(ConfigError, match="there is no dialect sip; there are native, realtime, twilio, pcm"):
+    with pytest.raises(LabError, match="there is no dialect sip; there are native, realtime, twilio, pcm"):
         make_dialect("sip", options())

@@ -219,7 +219,7 @@ def test_a_refusal_is_a_failure() -> None:
         (msgpack.packb(["audio", 1, -1, 0, b"\0\0", []]), "broken audio: epoch"),
         (msgpack.packb(["hold", 1]), "broken hold"),
         (msgpack.packb(["duck", 1, 1, float("nan")]), "broken duck"),
-        (msgpack.packb(["ready", 1, {"output": {"codec": "opus", "rate": 48000}}]), "did not agree"),
+        (msgpack.packb(["ready", 1, {"output": {"codec": "opus", "rate": 48000}}]), "a session"),
     ],
 )
 def test_garbage_is_one_clear_sentence(message: bytes | str, said: str) -> None:

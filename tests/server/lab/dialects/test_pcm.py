@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from voxlane.server.errors import ConfigError
 from voxlane.server.lab.dialects import pcm
 from voxlane.server.lab.dialects.choice import make_dialect
 from voxlane.server.lab.dialects.dialect import LabDialect
+from voxlane.server.lab.errors import LabError
 
 from .faces import KEY, options, ramp
 
@@ -141,7 +141,7 @@ def test_the_microphone_has_20_ms_a_message_at_every_rate(rate: int) -> None:
     ],
 )
 def test_a_wrong_file_is_one_clear_line(mapping: str, said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(LabError) as caught:
         client(mapping)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
