@@ -60,7 +60,8 @@ check: $(TESTED) types ## formatting, lint and types
 types: $(TESTED)
 	@mkdir -p build/types/voxlane
 	@for part in server engine codecs; do ln -sfn ../../../$$part build/types/voxlane/$$part; done
-	@cd build/types && MYPYPATH="../../benchmarks$$(printf ':%s' ../../tests/support ../../tests/support/*/)" ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/voxlane/types --namespace-packages --explicit-package-bases -p voxlane -p support $(SCRIPTS:%=-m %)
+	@ln -sfn ../../benchmarks/lab/voxlane_lab build/types/voxlane_lab
+	@cd build/types && MYPYPATH="../../benchmarks$$(printf ':%s' ../../tests/support ../../tests/support/*/)" ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/voxlane/types --namespace-packages --explicit-package-bases -p voxlane -p voxlane_lab -p support $(SCRIPTS:%=-m %)
 
 format: $(TESTED) ## format the code and fix what lint can fix
 	@$(BIN)/ruff format .
@@ -119,12 +120,12 @@ $(CELLS): $(TESTED)
 clean: ## remove the virtual environments and build output; models stay in the user's cache
 	rm -rf $(VENV) $(FOREIGN) tests/clients/node/node_modules client_js/node_modules client_js/types build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml benchmarks/lab/pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "voxlane needs Python 3.11 or later: set PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "voxlane needs Python 3.11 or later; this is $$($(PYTHON) --version)"; exit 1; }
 	@test -x $(BIN)/python || { echo "setting up $(VENV) ..."; $(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }; }
 	@echo "installing voxlane (torch is the long part) ..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e . -e benchmarks/lab
 	@touch $@
 
 $(TESTED): $(READY)

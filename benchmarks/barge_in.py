@@ -1,9 +1,9 @@
-"""Interruptions through a real server in real time, as `voxlane lab` hears them at the person's loudspeaker.
+"""Interruptions through a real server in real time, as voxlane-lab hears them at the person's loudspeaker.
 
 The lab calls the server with the default models over both of its dialects: people stop it, cut into a word, interrupt
 twice, say "mhm", cough and type. One call at a time first; then four and eight callers who stop it at once. The figures
 are the lab's own (docs/lab-metrics.md), and the calls and a report page are kept in `build/barge_in`. There is no peer
-here, but there are bars; other servers are measured with `voxlane lab run`.
+here, but there are bars; other servers are measured with `voxlane-lab run`.
 
 A last conversation is traced: what the engine still did for a held reply, and docs/img/barge-in.svg.
 
@@ -28,10 +28,10 @@ from support.lab_figures import DIALECTS, HEADER, address, row, summary_of
 from support.pictures.barge_in import draw
 from support.pictures.lane import Lane, read
 
-from voxlane.server.lab.results import RunResult, why_not_measurable
-from voxlane.server.lab.runner import LabRunner, RunOptions, run_scenarios
-from voxlane.server.lab.scenario_library import load
-from voxlane.server.lab.summary import FlagShare
+from voxlane_lab.results import RunResult, why_not_measurable
+from voxlane_lab.runner import LabRunner, RunOptions, run_scenarios
+from voxlane_lab.scenario_library import load
+from voxlane_lab.summary import FlagShare
 
 Sound = NDArray[np.int16]
 

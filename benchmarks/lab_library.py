@@ -1,6 +1,6 @@
-"""Every scenario of `voxlane lab` against our own server, many times, over both of its dialects.
+"""Every scenario of voxlane-lab against our own server, many times, over both of its dialects.
 
-A server is started, and each scenario is a command of its own, `voxlane lab run SCENARIO --repeat N --at-once K`; some
+A server is started, and each scenario is a command of its own, `voxlane-lab run SCENARIO --repeat N --at-once K`; some
 commands run side by side. The results are kept in `build/lab_library`, a folder for each dialect and scenario. The
 figures are the lab's own (docs/lab-metrics.md). There is no peer here; the same command measures other servers.
 
@@ -25,9 +25,9 @@ from support.common import machine, table
 from support.conversation import server
 from support.lab_figures import DIALECTS, HEADER, address, row
 
-from voxlane.server.lab import results
-from voxlane.server.lab.results import RunResult, why_not_measurable
-from voxlane.server.lab.scenario_library import load
+from voxlane_lab import results
+from voxlane_lab.results import RunResult, why_not_measurable
+from voxlane_lab.scenario_library import load
 
 OUT = REPOSITORY / "build" / "lab_library"
 REPEAT = 2
@@ -35,7 +35,7 @@ REPEAT = 2
 
 def held(name: str, *, url: str, out: Path, options: Sequence[str]) -> RunResult | None:
     """Run a scenario; return its result, or None if there is none."""
-    command = [sys.executable, "-m", "voxlane.server.cli", "lab", "run", name, "--url", url, *options]
+    command = [sys.executable, "-m", "voxlane_lab.cli", "run", name, "--url", url, *options]
     ended = subprocess.run([*command, "--out", str(out / name)], capture_output=True, text=True, check=False)
     path = out / name / "result.json"
     if not path.is_file():

@@ -18,7 +18,7 @@ from voxlane.server import log
 from voxlane.server.api.service import VERSION
 from voxlane.server.commands import arguments as command_line
 from voxlane.server.commands.cluster_arguments import add_cluster
-from voxlane.server.commands.lab_arguments import add_lab
+from voxlane.server.commands.lab import add_lab, run_lab
 from voxlane.server.commands.options import Commands
 from voxlane.server.commands.terminal import escape_unknown_characters, write_text
 from voxlane.server.config import (
@@ -52,13 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     escape_unknown_characters(sys.stdout)
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _parser(with_models=given[:1] == ["models"])
-    parsed = parser.parse_args(given)
-    command: Command | None = getattr(parsed, "command", None)
-    if command is None:
-        parser.print_help()
-        return USAGE_ERROR
     try:
+        if given[:1] == ["lab"]:
+            return run_lab(given[1:])
+        parser = _parser(with_models=given[:1] == ["models"])
+        parsed = parser.parse_args(given)
+        command: Command | None = getattr(parsed, "command", None)
+        if command is None:
+            parser.print_help()
+            return USAGE_ERROR
         return command(parsed)
     except ConfigError as error:
         return _fail(error.hint, USAGE_ERROR)
@@ -113,6 +115,7 @@ def _parser(*, with_models: bool) -> argparse.ArgumentParser:
             from voxlane.engine.weights import command
 
             command.add_arguments(of_command)
+    add_lab(commands)
     return parser
 
 
@@ -286,12 +289,6 @@ def _perplexity(arguments: argparse.Namespace) -> int:
     return run_perplexity(_config(arguments).engine, arguments.file)
 
 
-def _lab(arguments: argparse.Namespace) -> int:
-    from voxlane.server.commands.lab import run_lab
-
-    return run_lab(arguments)
-
-
 def _cluster(arguments: argparse.Namespace) -> int:
     from voxlane.server.commands.cluster import run_cluster
 
@@ -323,7 +320,6 @@ _COMMANDS: tuple[tuple[Callable[[Commands], argparse.ArgumentParser], Command], 
     (command_line.add_keys, _keys),
     (command_line.add_talk, _talk),
     (add_cluster, _cluster),
-    (add_lab, _lab),
     (command_line.add_models, _models),
     (command_line.add_doctor, _doctor),
     (command_line.add_perplexity, _perplexity),

@@ -53,7 +53,7 @@ LONG = tuple(beginning for lane in LANES.values() for beginning in lane.long)
 TOGETHER = (("browser",), ("e2e/test_conversation.py", "e2e/test_openai_client.py"))
 """Files that share a server with real models: one worker runs them all, so that it starts once."""
 
-SPLIT = ("server/lab/test_runner.py",)
+SPLIT = ("lab/test_runner.py",)
 """Long files whose tests need little of each other: each worker takes the next test."""
 
 SLOWEST = 10

@@ -12,16 +12,18 @@ from pathlib import Path
 import pytest
 
 from voxlane.server import cli
+from voxlane_lab.arguments import parser
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`]+)`")
 SHELLS = ("", "sh", "bash", "console", "yaml")
-OWN = re.compile(r"(?:^|[\s;&|(])((?:voxlane [a-z]+|voxlane --)[^|;&<>\n]*)")
+OWN = re.compile(r"(?:^|[\s;&|(])((?:voxlane(?:-lab)? [a-z]+|voxlane --)[^|;&<>\n]*)")
 MAKE = re.compile(r"^ *make ([a-z-]+)\b", re.MULTILINE)
-EXTRA = re.compile(r"pip install[^`\n]*?(?:voxlane|\.)\[([a-z,]+)\]")
+EXTRA = re.compile(r"pip install[^`\n]*?(?:voxlane(?:-lab)?|\.)\[([a-z,]+)\]")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+LAB = tomllib.loads((ROOT / "benchmarks" / "lab" / "pyproject.toml").read_text(encoding="utf-8"))
 ELLIPSES = ("…", "...")
 
 
@@ -52,12 +54,13 @@ def test_there_are_commands_to_check() -> None:
 
 
 def test_the_commands_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
-    parsers = {with_models: cli._parser(with_models=with_models) for with_models in (False, True)}
+    parsers = {name: cli._parser(with_models=name == "models") for name in ("", "models")} | {"lab": parser()}
     complaints = {}
     for page, command in ALL:
-        _, *arguments = shlex.split(command)
+        of, *arguments = shlex.split(command.replace("voxlane lab ", "voxlane-lab "))
+        chosen = "lab" if of == "voxlane-lab" else "models" if arguments[0] == "models" else ""
         with contextlib.suppress(SystemExit):  # --help and --version end it too, without a complaint
-            parsers[arguments[:1] == ["models"]].parse_args(arguments)
+            parsers[chosen].parse_args(arguments)
         complaints[page, command] = capsys.readouterr().err
     assert {one: told for one, told in complaints.items() if told} == {}
 
@@ -70,6 +73,6 @@ def test_make_has_the_targets() -> None:
 
 
 def test_the_package_has_the_extras() -> None:
-    known = set(PROJECT["project"]["optional-dependencies"])
+    known = {name for one in (PROJECT, LAB) for name in one["project"]["optional-dependencies"]}
     named = {(page.name, name) for page in PAGES for names in EXTRA.findall(read(page)) for name in names.split(",")}
     assert {one for one in named if one[1] not in known} == set()

@@ -41,10 +41,8 @@ def test_a_file_beats_its_folder() -> None:
 
 
 def test_the_state_of_a_lane_is_that_of_its_files() -> None:
-    lane = Lane("lab", 8, ("server/lab",), ("server/lab",))
-    listing = (
-        "100644 aaa 0\tserver/lab/call.py\n100644 bbb 0\ttests/server/lab/test_call.py\n100644 ccc 0\tserver/cli.py"
-    )
+    lane = Lane("lab", 8, ("benchmarks/lab",), ("lab",))
+    listing = "100644 aaa 0\tbenchmarks/lab/a.py\n100644 bbb 0\ttests/lab/test_call.py\n100644 ccc 0\tserver/cli.py"
     assert digest(lane, listing) == digest(lane, listing.replace("ccc", "ddd"))
     assert digest(lane, listing) != digest(lane, listing.replace("aaa", "ddd"))
     assert digest(lane, listing) != digest(lane, listing.replace("bbb", "ddd"))

@@ -1,6 +1,7 @@
 """Which package may import which, read from the source itself.
 
     server → engine.api, codecs     (cli → engine.weights.command, which is mounted as `voxlane models`)
+    voxlane_lab → nothing of ours, but for speech; nothing imports it, but for `voxlane lab`
     engine → codecs
     codecs → nothing of ours
 Inside engine/ and server/ a room imports those before it: docs/architecture.md has their order.
@@ -19,7 +20,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("server", "engine", "codecs")
-SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+LAB = ROOT / "benchmarks" / "lab"
+SOURCES = sorted(
+    path for folder in (*(ROOT / one for one in PACKAGES), LAB / "voxlane_lab") for path in folder.rglob("*.py")
+)
 
 PURE = {
     "server.errors", "server.limits", "server.client.microphone", "server.client.player",
@@ -29,10 +33,6 @@ PURE = {
     "server.audio.clip", "server.audio.transcript", "server.audio.voices", "server.cluster.facts",
     "server.engine_client.channel", "server.engine_client.step_watch", "server.phone.call_facts",
     "server.phone.call_tools", "server.phone.departure",
-    "server.lab.attribution", "server.lab.call", "server.lab.compare", "server.lab.definitions", "server.lab.gates",
-    "server.lab.judge", "server.lab.line", "server.lab.loudspeaker", "server.lab.metrics", "server.lab.person",
-    "server.lab.recall", "server.lab.results", "server.lab.scenario", "server.lab.script", "server.lab.summary",
-    "server.lab.values",
     "server.phone.keypad", "server.phone.line_encoder", "server.phone.line_microphone", "server.phone.line_player",
     "server.phone.patience", "server.phone.phone_codec", "server.phone.tones",
     "server.http.address_rates", "server.http.buckets", "server.http.proxies", "server.room.estimate",
@@ -40,11 +40,15 @@ PURE = {
     "server.tenants.budget", "server.webrtc.sdp", "server.webrtc.track_microphone", "server.webrtc.track_playback",
     "server.watching.heard_sound", "server.watching.turn_account",
     "server.watching.watched_call",
+    "voxlane_lab.attribution", "voxlane_lab.call", "voxlane_lab.checking", "voxlane_lab.compare",
+    "voxlane_lab.definitions", "voxlane_lab.gates", "voxlane_lab.judge", "voxlane_lab.line", "voxlane_lab.loudspeaker",
+    "voxlane_lab.metrics", "voxlane_lab.person", "voxlane_lab.rates", "voxlane_lab.recall", "voxlane_lab.results",
+    "voxlane_lab.scenario", "voxlane_lab.script", "voxlane_lab.summary", "voxlane_lab.values", "voxlane_lab.waveform",
     "engine.audio.segmenter", "engine.audio.transcriber", "engine.jobs.admission", "engine.memory.blocks",
     "engine.text.detokenizer",
 }  # fmt: skip
 PURE_PREFIXES = (
-    "server.conversation.", "server.lab.dialects.", "server.protocols.", "codecs.", "engine.api", "engine.schedule.",
+    "server.conversation.", "server.protocols.", "voxlane_lab.dialects.", "codecs.", "engine.api", "engine.schedule.",
     "engine.text.normalise.",
 )  # fmt: skip
 IMPURITIES = {"asyncio", "time", "random", "secrets", "logging", "socket", "threading", "datetime"}
@@ -62,8 +66,8 @@ ASYNC = {
     "server.engine_client.remote_chat", "server.engine_client.stream",
     "server.http.body", "server.http.frames", "server.http.heads", "server.http.middleware",
     "server.http.request_limit", "server.http.tls", "server.http.transports",
-    "server.commands.lab", "server.lab.agents.server", "server.lab.holding", "server.lab.runner",
-    "server.lab.versus",
+    "voxlane_lab.agents.server", "voxlane_lab.commands", "voxlane_lab.holding", "voxlane_lab.runner",
+    "voxlane_lab.versus",
     "server.phone.call", "server.phone.incoming", "server.phone.sockets", "server.phone.tool_webhook",
     "server.room.agent_check", "server.sessions.connection", "server.sessions.conversation", "server.sessions.journal",
     "server.sessions.registry", "server.store.redis", "server.store.sqlite",
@@ -87,10 +91,13 @@ ROOMS = {package: rooms_of(package) for package in ("engine", "server")}
 
 WEIGHTS_FACES = {"engine.weights.command", "engine.weights.store"}
 WEIGHTS_USERS = {"server.cli"}
+LAB_USERS = {"server.commands.lab"}
+SPEECH_USERS = {"voxlane_lab.sounds.voices", "voxlane_lab.speech_engine", "voxlane_lab.understanding"}
+"""The lab's modules that import voxlane, inside functions: it is an extra of theirs."""
 
 
 def name_of(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = path.relative_to(LAB if path.is_relative_to(LAB) else ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -166,9 +173,12 @@ def foreign(name: str) -> set[str]:
     match name.split(".")[0]:
         case "server":
             weights = WEIGHTS_FACES | {"engine.weights"} if name in WEIGHTS_USERS else set()
-            return {one for one in ours(name) if one.startswith("engine")} - {"engine", "engine.api"} - weights
+            lab = set() if name in LAB_USERS else {one for one in ours(name) if one.startswith("voxlane_lab")}
+            return {one for one in ours(name) if one.startswith("engine")} - {"engine", "engine.api"} - weights | lab
         case "engine":
-            return {one for one in ours(name) if one.startswith("server")}
+            return {one for one in ours(name) if one.startswith(("server", "voxlane_lab"))}
+        case "voxlane_lab":
+            return set() if name in SPEECH_USERS else {one for one in ours(name) if not one.startswith("voxlane_lab")}
         case _:
             return {one for one in ours(name) if not one.startswith("codecs")}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from voxlane.server.lab.results import RunResult, StepFigures
-from voxlane.server.lab.summary import Summary, summarise
+from voxlane_lab.results import RunResult, StepFigures
+from voxlane_lab.summary import Summary, summarise
 
 DIALECTS = {"native": "/v1/voice", "realtime": "/v1/realtime"}
 NUMBERS = (

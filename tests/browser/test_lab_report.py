@@ -13,9 +13,9 @@ from chromium import ARGUMENTS, executable
 from lab_example import run
 from playwright.sync_api import Browser, Page, Playwright, expect
 
-from voxlane.server.lab.recording_file import call_folder, save
-from voxlane.server.lab.report import drawing
-from voxlane.server.lab.report.html import write_report
+from voxlane_lab.recording_file import call_folder, save
+from voxlane_lab.report import drawing
+from voxlane_lab.report.html import write_report
 
 DESKTOP, TELEPHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 STALE = "#call-0-1"

@@ -19,9 +19,9 @@ import pytest
 from voice_server import VoiceServer
 from waiting import until
 
-from voxlane.server.lab import call as lab_call
-from voxlane.server.lab.runner import RunOptions, run_scenarios
-from voxlane.server.lab.scenario_library import load
+from voxlane_lab import call as lab_call
+from voxlane_lab.runner import RunOptions, run_scenarios
+from voxlane_lab.scenario_library import load
 
 pytestmark = pytest.mark.soak
 

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 from lab_voices import hums
 
-from voxlane.server.lab.agents.voice import counting_wanted
-from voxlane.server.lab.results import RunResult
-from voxlane.server.lab.runner import RunOptions, run_scenarios
-from voxlane.server.lab.scenario_library import load
-from voxlane.server.lab.sounds.corpus import Corpus, default_folder
+from voxlane_lab.agents.voice import counting_wanted
+from voxlane_lab.results import RunResult
+from voxlane_lab.runner import RunOptions, run_scenarios
+from voxlane_lab.scenario_library import load
+from voxlane_lab.sounds.corpus import Corpus, default_folder
 
 pytestmark = pytest.mark.weights
 

@@ -24,11 +24,11 @@ import pytest
 from lab_calls import CALLS, MAKING_RATE, RecordedCall, voice, wav_of
 
 from voxlane.codecs.wav import decode_wav, encode_wav
-from voxlane.server.lab.agents.server import agent_server
-from voxlane.server.lab.agents.voice import AgentVoice
-from voxlane.server.lab.metrics import StepFigures, Value
-from voxlane.server.lab.score import score
-from voxlane.server.lab.values import USER_RATE, StepRecord
+from voxlane_lab.agents.server import agent_server
+from voxlane_lab.agents.voice import AgentVoice
+from voxlane_lab.metrics import StepFigures, Value
+from voxlane_lab.score import score
+from voxlane_lab.values import USER_RATE, StepRecord
 
 pytestmark = pytest.mark.soak
 

@@ -33,12 +33,12 @@ from voxlane.server.api import form
 from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.errors import VoxlaneError
 from voxlane.server.http import body, framing
-from voxlane.server.lab import scenario
-from voxlane.server.lab.errors import LabError
 from voxlane.server.protocols import native
 from voxlane.server.protocols.dialect import AudioFormat, BadMessage, Capabilities, Handshake, Hello
 from voxlane.server.protocols.openai_realtime import protocol as realtime
 from voxlane.server.protocols.phone import systems
+from voxlane_lab import scenario
+from voxlane_lab.errors import LabError
 
 TESTS = Path(__file__).parents[2]
 SPLIT = b"\x1e"

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from voxlane.server.lab.values import Meaning
+from voxlane_lab.values import Meaning
 
 Signal = NDArray[np.float64]
 

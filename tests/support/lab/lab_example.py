@@ -13,11 +13,11 @@ from typing import Literal
 
 import numpy as np
 
-from voxlane.server.lab.judge import judged_call, judged_scenario
-from voxlane.server.lab.loudspeaker import VirtualLoudspeaker
-from voxlane.server.lab.results import RunResult, ScenarioResult
-from voxlane.server.lab.scenario import Gates
-from voxlane.server.lab.values import (
+from voxlane_lab.judge import judged_call, judged_scenario
+from voxlane_lab.loudspeaker import VirtualLoudspeaker
+from voxlane_lab.results import RunResult, ScenarioResult
+from voxlane_lab.scenario import Gates
+from voxlane_lab.values import (
     TICK_S,
     USER_RATE,
     Arrival,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from voxlane.server.lab.values import (
+from voxlane_lab.values import (
     TICK_S,
     USER_RATE,
     Arrival,

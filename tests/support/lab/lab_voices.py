@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from voxlane.server.lab.sounds.corpus import Corpus
-from voxlane.server.lab.sounds.speech import Rendition
-from voxlane.server.lab.sounds.voices import Say
-from voxlane.server.lab.values import WordSpan
+from voxlane_lab.sounds.corpus import Corpus
+from voxlane_lab.sounds.speech import Rendition
+from voxlane_lab.sounds.voices import Say
+from voxlane_lab.values import WordSpan
 
 RATE = 24_000
 SYLLABLE_S, BETWEEN_S = 0.12, 0.04

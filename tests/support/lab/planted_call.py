@@ -7,13 +7,13 @@ from functools import cache
 
 import numpy as np
 
-from voxlane.server.lab.agents.planted import planted
-from voxlane.server.lab.agents.voice import AgentVoice
-from voxlane.server.lab.dialects.choice import make_dialect
-from voxlane.server.lab.dialects.dialect import DialectOptions, LabDialect
-from voxlane.server.lab.line import EchoPath
-from voxlane.server.lab.scenario import Echo
-from voxlane.server.lab.values import TICK_S, USER_RATE, USER_TICK, Message, Pcm, Run
+from voxlane_lab.agents.planted import planted
+from voxlane_lab.agents.voice import AgentVoice
+from voxlane_lab.dialects.choice import make_dialect
+from voxlane_lab.dialects.dialect import DialectOptions, LabDialect
+from voxlane_lab.line import EchoPath
+from voxlane_lab.scenario import Echo
+from voxlane_lab.values import TICK_S, USER_RATE, USER_TICK, Message, Pcm, Run
 
 VOICE = AgentVoice.synthetic(1)
 PLACES = {"native": "/v1/voice", "realtime": "/v1/realtime", "twilio": "/twilio", "pcm": "/pcm"}
