@@ -26,6 +26,7 @@ from voxlane_lab.score import score
 from voxlane_lab.sounds.beds import BEDS
 from voxlane_lab.sounds.corpus import SOUNDS, Corpus, sound_wanted
 from voxlane_lab.sounds.voices import VOICES
+from voxlane_lab.speech_engine import INSTALL, speech_is_installed
 from voxlane_lab.table import print_differences, print_result
 from voxlane_lab.terminal import write_text
 from voxlane_lab.values import USER_RATE
@@ -56,6 +57,8 @@ def _run(arguments: argparse.Namespace) -> int:
         at_once=arguments.at_once,
     )
     out = arguments.out or OUT
+    if any(step.recalls for one in scenarios for step in one.step) and not speech_is_installed():
+        write_text(sys.stderr, f"memory is not measured: the recogniser is not installed: {INSTALL}\n")
     if arguments.against:
         with ProgressLine() as line:
             urls = (arguments.url, arguments.against)

@@ -34,6 +34,7 @@ from voxlane_lab.scenario import Scenario
 from voxlane_lab.sounds.beds import bed_wanted
 from voxlane_lab.sounds.corpus import Corpus
 from voxlane_lab.sounds.speech import Wanted
+from voxlane_lab.speech_engine import speech_is_installed
 from voxlane_lab.understanding import understand
 from voxlane_lab.values import USER_RATE, Clip, Pcm, Recording
 
@@ -231,7 +232,7 @@ class LabRunner:
     async def _judge(self, held: Sequence[HeldCall]) -> RunResult:
         """Return the figures of all calls; numbers that were counted aloud are written down first."""
         sounds = [sound for one in held for sound in recall_sounds(one.recording)]
-        if sounds:
+        if sounds and speech_is_installed():
             said = iter(await understand(sounds, self._tell_listening))
             for one in held:
                 note_recalled(one.recording, said)

@@ -1,7 +1,7 @@
 """The corpus: every sound that the person makes in a call, by name or by words, from seeds, kept in a folder.
 
-Noises and most beds are made when they are asked for. Speech is made by `prepare`, with one start of an engine, and
-kept: one file for each text and voice, named by a hash of all that decides its samples.
+Noises and most beds are made when they are asked for. The speech of the shipped scenarios lies in the package. Other
+speech is made by `prepare`, with one start of an engine, and kept: one file for each text and voice.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from voxlane_lab.sounds.intervals import levelled, made_clip, voiced_intervals
 from voxlane_lab.sounds.keys import KEYS, TONE_S, key_tones
 from voxlane_lab.sounds.noises import NOISES, typing
 from voxlane_lab.sounds.shaping import Sound, samples_of, swell
+from voxlane_lab.sounds.shipped import shipped
 from voxlane_lab.sounds.speech import Wanted, assembled
 from voxlane_lab.sounds.tunes import tune
 from voxlane_lab.sounds.voices import MODEL, VOICES, OpenVoices, kokoro, voice_named
@@ -74,6 +75,7 @@ class Corpus:
     def __init__(self, folder: Path | None = None, open_voices: OpenVoices = kokoro) -> None:
         self._folder = folder or default_folder()
         self._open_voices = open_voices
+        self._shipped = shipped() if open_voices is kokoro else {}  # Kokoro's
         self._clips: dict[Wanted, Clip] = {}
 
     async def prepare(
@@ -127,7 +129,11 @@ class Corpus:
 
     def _find(self, wanted: Wanted) -> Clip | None:
         if wanted not in self._clips:
-            clip = _read(self._path(wanted), wanted)
+            small = self._shipped.get(self.name(wanted))
+            if small is not None:
+                clip: Clip | None = Clip("speech", small.sound(), small.voiced, wanted.words)
+            else:
+                clip = _read(self._path(wanted), wanted)
             if clip is None:
                 return None
             self._remember(wanted, clip)
@@ -152,8 +158,13 @@ class Corpus:
         self._remember(wanted, clip)
 
     def _path(self, wanted: Wanted) -> Path:
+        return self._folder / f"{self.name(wanted)}.npz"
+
+    @staticmethod
+    def name(wanted: Wanted) -> str:
+        """Return the name of a clip: a hash of all that decides its samples."""
         key = json.dumps([VERSION, MODEL, USER_RATE, wanted.voice, wanted.texts, wanted.pauses])
-        return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+        return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
 def default_folder() -> Path:
