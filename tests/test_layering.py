@@ -67,7 +67,7 @@ ASYNC = {
     "server.http.body", "server.http.frames", "server.http.heads", "server.http.middleware",
     "server.http.request_limit", "server.http.tls", "server.http.transports",
     "voxlane_lab.agents.server", "voxlane_lab.commands", "voxlane_lab.holding", "voxlane_lab.runner",
-    "voxlane_lab.versus",
+    "voxlane_lab.sounds.make_shipped", "voxlane_lab.versus",
     "server.phone.call", "server.phone.incoming", "server.phone.sockets", "server.phone.tool_webhook",
     "server.room.agent_check", "server.sessions.connection", "server.sessions.conversation", "server.sessions.journal",
     "server.sessions.registry", "server.store.redis", "server.store.sqlite",
