@@ -30,6 +30,8 @@ from voxlane.server.errors import (
     InvalidRequest,
     Overloaded,
 )
+from voxlane.server.phone.phone_keys import PHONE_KEY_VARIABLE
+from voxlane.server.protocols.phone.systems import SYSTEMS
 
 
 class Recorder(Observer):
@@ -97,7 +99,8 @@ async def test_the_engine_gets_none_of_the_servers_secrets(
     engine_command: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secrets = [name for name in vars(config) if name.endswith("_VARIABLE") and name != "KEEPER_FAILURES_VARIABLE"]
-    for variable in (*(getattr(config, name) for name in secrets), *config.PHONE_KEY_VARIABLES.values()):
+    phone = [PHONE_KEY_VARIABLE, *(one.key.variable for one in SYSTEMS.values() if one.key is not None)]
+    for variable in (*(getattr(config, name) for name in secrets), *phone):
         monkeypatch.setenv(variable, f"secret of {variable}")
     monkeypatch.setenv("VOXLANE_CACHE", "/a/folder")
     async with EngineProcess(EngineConfig("m"), command=engine_command, environment={"GPU": "1"}) as link:
