@@ -63,7 +63,7 @@ def make_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        await service.sessions.start()
+        await service.sessions.moving.start()
         agent = AgentCheck(
             service.config.server,
             lambda: service.room.tell_balancer() if service.engine.ready else None,
@@ -131,7 +131,7 @@ def make_app(
             Route(f"{CALLS}/{{name}}", end_call, methods=["DELETE"]),
             Route(CALLS, preflight, methods=["OPTIONS"]),
             Route(f"{CALLS}/{{name:path}}", preflight, methods=["OPTIONS"]),
-            *phone_routes(service.config, service.phone.admission, service.sessions.check_place),
+            *phone_routes(service.config, service.phone.admission, service.sessions.limits.check_socket),
             WebSocketRoute(REALTIME_ADDRESS, realtime),
             WebSocketRoute(VOICE_ADDRESS, voice),
             WebSocketRoute(PHONE_ADDRESS, phone),

@@ -73,7 +73,7 @@ async def _create(request: Request) -> Response:
     if not service.config.webrtc.on:
         raise NotFound("WebRTC is switched off: see webrtc.on.")
     account, session = _admitted(request, service)
-    if service.sessions.draining:
+    if service.sessions.conversations.draining:
         raise Draining
     sdp, asked = await _read(request, service)
     address = request.client.host if request.client is not None else "-"

@@ -63,7 +63,7 @@ class ClientSecretBody(Body):
 async def client_secrets(request: Request) -> Response:
     """Answer POST /v1/realtime/client_secrets."""
     service = service_of(request)
-    if service.sessions.draining:
+    if service.sessions.conversations.draining:
         raise Draining  # no client could connect with it
     ask = parse(await read_object(request, service.config.limits))
     session = effective_session(service, ask.session)

@@ -161,7 +161,7 @@ async def serve(
         service = make_service(config, link, metrics, api_key, chat_key, phone_keys, webhook_secret, store_password)
         http = HttpServer(service, listener)
         with stop_requests(service) as stop:
-            await service.sessions.start()  # here its error is shown in one line
+            await service.sessions.moving.start()  # here its error is shown in one line
             await http.start()
             try:
                 await main_loop(service, listener, progress, stop)
@@ -247,12 +247,12 @@ async def drain(service: Service, http: HttpServer) -> None:
     running = service.request_limit.inside
     # Without an engine no answer can finish, and a supervisor waits for the exit code.
     seconds = 0.0 if service.engine.given_up.is_set() else service.config.server.drain_s
-    await asyncio.gather(service.request_limit.wait_empty(seconds), service.sessions.drain(seconds))
+    await asyncio.gather(service.request_limit.wait_empty(seconds), service.sessions.drain.run(seconds))
     ended = service.request_limit.inside
     service.engine.abandon(Draining)
     logger.info(line("drained", running=running, finished=running - ended, ended=ended))
     seconds = limits.GOODBYE_SECONDS
-    await asyncio.gather(service.request_limit.wait_empty(seconds), service.sessions.wait_quiet(seconds))
+    await asyncio.gather(service.request_limit.wait_empty(seconds), service.sessions.limits.wait_quiet(seconds))
     await http.close()
 
 
@@ -301,7 +301,7 @@ def stop_requests(service: Service) -> AbstractContextManager[asyncio.Event]:
     """Give an event that SIGTERM and SIGINT set; a second signal ends the drain at once."""
 
     def end_at_once() -> dict[str, object]:
-        return {"ended": service.engine.abandon(Draining) + service.sessions.end_all()}
+        return {"ended": service.engine.abandon(Draining) + service.sessions.drain.end_all()}
 
     return stop_signals(end_at_once, service.sessions.stop_asked.set)
 

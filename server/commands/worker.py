@@ -59,7 +59,7 @@ class Worker:
     def told(self, what: VoiceChange | LetGo) -> Coroutine[None, None, None] | None:
         """Follow what another process does."""
         if isinstance(what, LetGo):
-            return self._service.sessions.let_go(what.session)
+            return self._service.sessions.moving.let_go(what.session)
         if not what.profile:
             self._service.sessions.forget_voice(what.name)
         self._engines.take_voice(what)
@@ -67,7 +67,7 @@ class Worker:
 
     def cell_ends(self) -> None:
         """Note that no other process can go on with our conversations."""
-        self._service.sessions.cell_ends()
+        self._service.sessions.moving.cell_ends()
 
 
 async def work(sock: socket.socket) -> None:
@@ -87,7 +87,7 @@ async def work(sock: socket.socket) -> None:
         service = make_service(config, engines, metrics, *keys, seat)
         http = HttpServer(service, listener)
         with stop_requests(service) as stop:
-            await service.sessions.start()
+            await service.sessions.moving.start()
             member.serve(Worker(service, engines))
             await http.start()
             metrics.processes.set(1)

@@ -199,7 +199,7 @@ class PhoneCall:
             for task in self._tasks:
                 task.cancel()
             if self._conversation is not None:
-                self._phone.registry.close(self._conversation, self._end_reason(error))
+                self._phone.registry.conversations.close(self._conversation, self._end_reason(error))
             await self._hang_up(error)
 
     def _end_reason(self, error: VoxlaneError | None) -> str:

@@ -43,7 +43,7 @@ async def answer(websocket: WebSocket, phone: PhoneService, metrics: Metrics) ->
                 admit(websocket, RATE_LIMITS)
             return checked
 
-        with phone.registry.socket(address):
+        with phone.registry.limits.socket(address):
             await websocket.accept(subprotocol=accepted_subprotocol(offered))
             if admission.keyed:
                 admit(websocket, RATE_LIMITS)
@@ -93,7 +93,7 @@ class AudioSocketListener:
             def admitted(facts: CallFacts) -> CallFacts:
                 return self._phone.admission.check_start(admission, facts)
 
-            with self._phone.registry.socket(address):
+            with self._phone.registry.limits.socket(address):
                 await PhoneCall(
                     StreamLine(reader, writer), lambda _: AudioSocket(), self._phone, address, admitted
                 ).run()

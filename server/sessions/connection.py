@@ -82,11 +82,11 @@ async def converse(
 ) -> None:
     """Serve one WebSocket from its handshake to its end."""
     address = websocket.client.host if websocket.client is not None else "-"
-    await asyncio.sleep(registry.pauses.left_s(address, asyncio.get_running_loop().time()))
+    await asyncio.sleep(registry.limits.pauses.left_s(address, asyncio.get_running_loop().time()))
     try:
         admission = check_handshake(websocket, dialect, registry, tenants)
         resumes = dialect.resumable and "at" in websocket.query_params
-        with registry.socket(address, resumes=resumes) as may_begin:
+        with registry.limits.socket(address, resumes=resumes) as may_begin:
             await websocket.accept(subprotocol=admission.subprotocol)
             if admission.account is not None:
                 admit(websocket, dialect.rate_limits)
@@ -156,7 +156,7 @@ class Connection:
                 self._opus.close()
             self._part(code, error)
         if type(error) is TooFast:  # a tenant's quota is no flood
-            self._registry.pauses.begin(self._address, self._loop.time())
+            self._registry.limits.pauses.begin(self._address, self._loop.time())
         if (error is not None or code == DONE) and not isinstance(error, HandOver):
             await self._close(code, error)
         ours = error is not None or code < OWN_CODES
@@ -253,7 +253,7 @@ class Connection:
             conversation.attach(self)
         self._conversation = conversation
         self._audio_before_s = conversation.codec.heard_s()
-        token = self._registry.issue_token(conversation) if self._dialect.resumable else ""
+        token = self._registry.parking.issue_token(conversation) if self._dialect.resumable else ""
         if conversation.journal is not None:  # the client must not have a token that the store does not know
             await conversation.journal.commit()
             if self._ended.done():  # another connection or another server has it by now
@@ -268,7 +268,7 @@ class Connection:
             state=conversation.state,
             history=conversation.session.history.messages,
             position=conversation.acked if hello.resume else None,
-            recorded=self._registry.recorded,
+            recorded=self._registry.watch.recorded,
             resumable=conversation.journal is None or conversation.journal.resumable,
             at=self._registry.at,
         )
@@ -293,8 +293,8 @@ class Connection:
     async def _take_over(self, hello: Hello) -> tuple[Conversation, list[ServerEvent]]:
         """Return the conversation of a token, of this process or of the store, and what ends its lost turns."""
         lost: list[ServerEvent] = []
-        conversation = self._registry.take_back(hello.resume, self._account)
-        if conversation is not None and not await self._registry.still_ours(conversation):
+        conversation = self._registry.parking.take_back(hello.resume, self._account)
+        if conversation is not None and not await self._registry.moving.still_ours(conversation):
             conversation = None  # another process has gone on with it: what we have is old
         if conversation is None:
             conversation, lost = await self._registry.claim(hello, self._dialect, self._address, self._account_of)
@@ -396,7 +396,7 @@ class Connection:
         if self._ended.done():  # while other tasks ran; a conversation that is handed over must stay as it is
             return
         if not isinstance(incoming, Audio):  # audio may have been sent before `ready` came
-            self._registry.token_arrived(conversation)
+            self._registry.parking.token_arrived(conversation)
         match incoming:
             case Audio():
                 self._check_audio_rate(conversation, incoming)
@@ -441,7 +441,7 @@ class Connection:
             self._message_waits.clear()
             while not self._taken_over and (run := conversation.outbound.next_run()):
                 await self._write_run(conversation, run)
-            self._registry.hand_over_if_silent(conversation)
+            self._registry.drain.hand_over_if_silent(conversation)
             await self._message_waits.wait()
 
     async def _write_run(self, conversation: Conversation, run: list[NumberedPacket], *, sound: bool = True) -> None:
@@ -490,12 +490,12 @@ class Connection:
         if conversation is None or (self._taken_over and not conversation.over):
             return
         if isinstance(error, HandOver) or self._taken_over:
-            self._registry.release(conversation)
+            self._registry.conversations.release(conversation)
         elif error is None and code not in FINISHED and self._dialect.resumable:
-            self._registry.park(conversation)
+            self._registry.parking.park(conversation)
         else:
             left = "done" if code in FINISHED else "left"
-            self._registry.close(conversation, left if error is None else error.code)
+            self._registry.conversations.close(conversation, left if error is None else error.code)
 
     async def _hand_over(self) -> None:
         """Write what waits, leave the conversation to the store, and close: the client resumes at another process."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import msgpack
@@ -44,7 +44,6 @@ from voxlane.server.log import line
 from voxlane.server.protocols.dialect import Codec, Hello, Outgoing, Packet, SessionResumable
 from voxlane.server.sessions.journal import Journal, SavedConversation, SavedRecent, SavedSettings, ToldMessage
 from voxlane.server.sessions.outbound import JournalMark, Outbound, TooSlow
-from voxlane.server.sessions.resume import Tokens
 from voxlane.server.tenants.accounts import Account
 from voxlane.server.watching.conversation_watch import ConversationWatch
 from voxlane.server.watching.metrics import Metrics
@@ -81,7 +80,7 @@ class Conversation:
         self.name = session.name
         self.session = session
         self.codec = codec
-        self.address = address
+        self.address = self.first_address = address
         self.voice = session.config.voice  # as the client named it, even if it was deleted since
         self.outbound = Outbound(session.config.buffer_s)
         self.state: StateName = "listening"
@@ -91,10 +90,9 @@ class Conversation:
         self.channel: EngineCommands | None = None  # set by the registry
         self.account = Account()  # the tenant; set by the registry
         self.watch: ConversationWatch | None = None  # set by the registry
-        self.journal: Journal | None = None  # set by the registry; None: it ends with this process
+        self.journal: Journal | None = None  # set by Moving; None: it ends with this process
         self.version = 0  # it rises with every change that the journal must hold before the client is told
         self._formats = hello.input, hello.output
-        self._tokens: Tokens | None = None
         self._words = 0  # words of the current reply that the journal knows of
         self._metrics = metrics
         self._counted_for: Account | None = None  # the tenant that `_audio_s` belongs to
@@ -143,10 +141,6 @@ class Conversation:
 
     # ---- the record
 
-    def keep_record(self, journal: Journal, tokens: Tokens) -> None:
-        """Let the conversation outlive this process."""
-        self.journal, self._tokens = journal, tokens
-
     def restore(self, saved: SavedConversation, last_sequence: int | None, played: Played | None) -> list[ServerEvent]:
         """Go on with a conversation of another process; return the events that end what was open there.
 
@@ -193,10 +187,6 @@ class Conversation:
             outbound.open_reply,
             self.acked,
         )
-
-    def valid_tokens(self) -> Iterable[bytes]:
-        """Return the hashes of the tokens that resume it."""
-        return self._tokens.valid(self.name) if self._tokens is not None else ()
 
     def tell_resumable(self, resumable: bool) -> None:
         """Tell the client whether another server could go on with the conversation."""

@@ -23,6 +23,7 @@ from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.errors import StoreUnavailable
 from voxlane.server.protocols.dialect import AudioFormat
 from voxlane.server.sessions.outbound import NumberedPacket
+from voxlane.server.sessions.resume import Tokens
 from voxlane.server.store.seal import SessionKey, hash_token, unwrapped
 from voxlane.server.store.values import SessionStore, SessionWrite, WriteOutcome
 from voxlane.server.watching.metrics import Metrics
@@ -109,9 +110,6 @@ class JournalledConversation(Protocol):
     def saved_recent(self) -> SavedRecent:
         """Return the part `recent`."""
 
-    def valid_tokens(self) -> Iterable[bytes]:
-        """Return the hashes of the tokens that resume it."""
-
     def tell_resumable(self, resumable: bool) -> None:
         """Tell the client whether another server could go on with the conversation."""
 
@@ -157,6 +155,7 @@ class Journal:
     times: JournalTimes
     metrics: Metrics
     conversation: JournalledConversation
+    tokens: Tokens
     resumable: bool = True  # the store has everything that the client was told
     over: bool = False  # nothing is written any more
     movable: bool = True  # the record outlives this process
@@ -240,7 +239,7 @@ class Journal:
             parts["config"] = self.key.seal("config", msgpack.encode(settings))
         if whole or history != stored.history:
             parts["history"] = self.key.seal("history", msgpack.encode(history_of()))
-        self._wrapped = {one: self._wrapped[one] for one in source.valid_tokens() if one in self._wrapped}
+        self._wrapped = {one: self._wrapped[one] for one in self.tokens.valid(self.name) if one in self._wrapped}
         tokens, now_ms = b"".join(self._wrapped.values()), _now_ms()
         write = SessionWrite(
             self.name,

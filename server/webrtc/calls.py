@@ -81,7 +81,7 @@ class WebRtcCalls:
         # aiortc is an extra, and takes 0.2 s and more to import: other calls go on meanwhile.
         module = await asyncio.to_thread(import_module, "voxlane.server.webrtc.peer")
         with ExitStack() as counted:
-            may_begin = counted.enter_context(self._registry.socket(offer.address))
+            may_begin = counted.enter_context(self._registry.limits.socket(offer.address))
             peer: Peer = module.Peer(
                 self._config, self._password, offer.query, on_caught=lambda: self._metrics.caught("webrtc_offer")
             )
@@ -129,7 +129,7 @@ class WebRtcCalls:
 
     async def _converse(self, peer: Peer, address: str, admission: Admission) -> None:
         """Hold the conversation, unless the server has begun to go down since the answer."""
-        if self._registry.draining:
+        if self._registry.conversations.draining:
             await _tell(peer, Draining())
             return
         connection = Connection(

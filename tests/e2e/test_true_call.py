@@ -81,7 +81,7 @@ class House:
 
     def conversation(self) -> Conversation:
         """Return the only conversation."""
-        (found,) = self.do(lambda: list(self.running.service.sessions._conversations.values()))
+        (found,) = self.do(lambda: list(self.running.service.sessions.conversations.values()))
         return found
 
     def history(self) -> list[tuple[str, str]]:
@@ -144,7 +144,7 @@ def call(line: tuple[House, TelephoneExchange]) -> Iterator[tuple[House, Phone]]
         yield house, phone
         if phone.closed is None and phone.established is not None:
             phone.hang_up()
-    until(lambda: len(house.running.service.sessions) == 0, "the conversation is over")
+    until(lambda: len(house.running.service.sessions.conversations) == 0, "the conversation is over")
     until(lambda: "0 active channels" in exchange.console("core show channels"), "Asterisk has no channel left")
 
 
@@ -258,12 +258,12 @@ def test_either_side_can_hang_up(call: tuple[House, Phone], line: tuple[House, T
     house, phone = call
     begin(house, phone, number)
     phone.hang_up()
-    until(lambda: len(house.running.service.sessions) == 0, "the conversation is over")
+    until(lambda: len(house.running.service.sessions.conversations) == 0, "the conversation is over")
     begin(house, phone, number)
     conversation = house.conversation()
     house.do(lambda: conversation.send(ToolCalled(0, "call", "hang_up", "{}")))
     phone.wait_closed()
-    until(lambda: len(house.running.service.sessions) == 0, "the conversation is over")
+    until(lambda: len(house.running.service.sessions.conversations) == 0, "the conversation is over")
     assert conversation.over
 
 
@@ -273,7 +273,7 @@ def test_a_caller_is_transferred(call: tuple[House, Phone]) -> None:
     begin(house, phone, MULAW)
     conversation = house.conversation()
     house.do(lambda: conversation.send(ToolCalled(0, "call", "transfer", '{"to": "echo"}')))
-    until(lambda: len(house.running.service.sessions) == 0, "the conversation is over")
+    until(lambda: len(house.running.service.sessions.conversations) == 0, "the conversation is over")
     words_again, rate = spoken(house, "Hello, echo.")
     began, ended = phone.say(words_again, rate).wait()
     phone.wait_for_sound(began)

@@ -72,5 +72,5 @@ async def test_the_engine_is_killed_ten_times() -> None:
             assert [message[1] for message in peer.seen] == list(range(1, len(peer.seen) + 1))
             await peer.bye()
         assert not link._channels
-        assert len(running.service.sessions) == 0
+        assert len(running.service.sessions.conversations) == 0
         await eventually(lambda: metrics.engine_requests.labels("running")._value.get() == 0)

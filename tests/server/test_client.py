@@ -259,7 +259,7 @@ async def test_a_line_that_breaks_again_right_behind_ready_loses_nothing(serving
     async with serving() as running, VoiceClient(voice(running), config=CONFIG) as client:
         await client.say("hi")
         await play_nothing(client, "user_turn")
-        (conversation,) = running.service.sessions._conversations.values()
+        (conversation,) = running.service.sessions.conversations.values()
         kept = conversation.outbound._kept
         await eventually(lambda: any(item.packet.fields[0] == "turn_done" for item in kept))
         for _ in range(2):

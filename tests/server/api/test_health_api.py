@@ -131,5 +131,5 @@ async def test_a_server_that_drains_without_an_engine_ends(serving: Any) -> None
     async with serving() as running, asyncio.timeout(60):
         await Kept(running).lose()
         await drain(running.service, running.http)
-        assert running.service.sessions.draining
+        assert running.service.sessions.conversations.draining
         assert running.service.request_limit.inside == 0

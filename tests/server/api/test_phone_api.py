@@ -186,17 +186,17 @@ async def test_a_pass_from_a_document_opens_one_call(serving: Any) -> None:
         headers = {"X-Twilio-Signature": signature}
         parameters = {"token": stream[0].get("value", "")}
         async with calling(running.url, parameters, additional_headers=headers) as caller:
-            await eventually(lambda: len(running.service.sessions) == 1)
+            await eventually(lambda: len(running.service.sessions.conversations) == 1)
             async with calling(running.url, parameters, additional_headers=headers) as replayed:
                 assert await replayed.gone() == 1008
-            assert len(running.service.sessions) == 1
+            assert len(running.service.sessions.conversations) == 1
             await caller.stop()
             assert await caller.gone() == 1000
         with pytest.raises(InvalidStatus) as refused:
             async with calling(running.url, parameters, additional_headers={"X-Twilio-Signature": "x"}):
                 pass
         assert refused.value.response.status_code == 403
-        await eventually(lambda: len(running.service.sessions) == 0)
+        await eventually(lambda: len(running.service.sessions.conversations) == 0)
 
 
 # ---- the others

@@ -251,7 +251,7 @@ async def test_a_realtime_session_may_name_a_voice_that_comes_or_goes(serving: A
                 await socket.send(json.dumps({"type": "session.update", "session": session}))
                 while json.loads(await socket.recv())["type"] != "session.updated":
                     pass
-                (conversation,) = server.service.sessions._conversations.values()
+                (conversation,) = server.service.sessions.conversations.values()
                 used: str = conversation.session.config.voice
                 return used
 

@@ -233,7 +233,7 @@ def test_who_never_ends_is_not_waited_for_longer_than_is_promised(
             writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{")
             await eventually(lambda: state.tasks)
             os.kill(server.service.engine.pid, signal.SIGSTOP)
-            with server.service.request_limit.admit(), voice.socket("192.0.2.1"):
+            with server.service.request_limit.admit(), voice.limits.socket("192.0.2.1"):
                 began_s = loop.fly()
                 async with asyncio.timeout(3600):
                     await drain(server.service, server.http)
@@ -261,7 +261,7 @@ async def test_an_answer_is_ended_while_a_conversation_still_says_goodbye(
             lines = answer.aiter_lines()
             while '"one "' not in await anext(lines):
                 pass
-            with server.service.sessions.socket("192.0.2.1"):
+            with server.service.sessions.limits.socket("192.0.2.1"):
                 ending = asyncio.create_task(drain(server.service, server.http))
                 told = [line async for line in lines if line]
         await ending

@@ -150,7 +150,7 @@ async def test_a_flood_of_frames_is_closed_and_holds_up_nobody(
             async with raw(running, path, KEY) as client:
                 client.writer.write(FLOODS[flood])
                 assert await client.close_code() == code
-                await eventually(lambda: not running.service.sessions._sockets)
+                await eventually(lambda: not running.service.sessions.limits.sockets)
         finally:
             parsed.stop()
         assert max(parsed.turns.values()) <= limits.FRAMES_PER_TURN
@@ -193,7 +193,7 @@ async def test_without_a_key_only_the_first_message_is_taken(
         async with raw(running, path) as client:
             client.writer.write(first)
             assert await client.close_code() == (4401 if path == "/v1/voice" else REFUSED)
-            await eventually(lambda: not running.service.sessions._sockets)
+            await eventually(lambda: not running.service.sessions.limits.sockets)
         parsed.stop()
         assert parsed.turns.total() <= 1  # the close
 
@@ -204,7 +204,7 @@ async def test_without_a_key_a_message_has_few_pieces(serving: Any, monkeypatch:
         async with raw(running) as client:
             client.writer.write(BEGUN + CONTINUED * 1000)
             assert await client.close_code() == TOO_FAST
-            await eventually(lambda: not running.service.sessions._sockets)
+            await eventually(lambda: not running.service.sessions.limits.sockets)
         parsed.stop()
         assert parsed.turns.total() <= limits.FIRST_FRAMES + 1
 
@@ -306,13 +306,13 @@ async def test_a_client_that_never_reads_is_gone_when_its_session_is(
     async with serving() as running, bystander(running), raw(running, receive_bytes=4096) as client:
         connection = connection_of(running, client)
         client.writer.write(message("hello", MANUAL))
-        await eventually(lambda: len(running.service.sessions) == 2)
+        await eventually(lambda: len(running.service.sessions.conversations) == 2)
         stop_reading(connection, client)
         connection.transport.write(bytes(waits))
         assert connection.transport.get_write_buffer_size()
         client.writer.write(message("bye"))  # while much waits not even that is read
         await eventually(lambda: connection.disconnected)
-        assert len(running.service.sessions) == 1
+        assert len(running.service.sessions.conversations) == 1
 
 
 @pytest.mark.parametrize("answers", [True, False], ids=["it answers", "it does not"])

@@ -128,13 +128,13 @@ async def test_a_server_behind_a_proxy(
         assert refused.value.response.headers["retry-after"] == "1"
         peers.append(await ring(BEN))
         for address, count in ((ANNA, 2), (BEN, 1)):
-            assert server.service.sessions._sockets[address] == count
+            assert server.service.sessions.limits.sockets[address] == count
         await asyncio.sleep(HELD_S)  # nothing is said; there is no event to wait for
         for peer in peers:
             assert (await peer.say("still here"))[-1][3] == "done"
         lost = peers.pop()
         lost.drop()  # the proxy passes the end on
-        await eventually(lambda: server.service.sessions._parked)
+        await eventually(lambda: server.service.sessions.conversations.parked)
         for peer in peers:
             await peer.bye()
         assert "9.9.9.9" not in caplog.text

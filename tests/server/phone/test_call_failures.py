@@ -70,7 +70,7 @@ def wrong(lines: list[str]) -> list[str]:
 async def ended(running: Any) -> None:
     """Wait until nothing is left of any call."""
     sessions = running.service.sessions
-    await eventually(lambda: len(sessions) == 0 and not sessions._sockets)
+    await eventually(lambda: len(sessions.conversations) == 0 and not sessions.limits.sockets)
     await eventually(lambda: not [task for task in asyncio.all_tasks() if task.get_name().startswith("phone")])
 
 
@@ -366,7 +366,7 @@ async def exchange(serving: Any, **config: Any) -> AsyncIterator[tuple[Any, sock
             loop = asyncio.get_running_loop()
             await loop.sock_connect(one, listener.getsockname())
             await loop.sock_sendall(one, BEGINNING)
-            await eventually(lambda: len(running.service.sessions))
+            await eventually(lambda: len(running.service.sessions.conversations))
             yield running, one
         await ended(running)
 
@@ -441,8 +441,8 @@ async def test_a_tool_that_raises_is_answered_and_the_call_goes_on(
                 raise RuntimeError(f"a bug with {tool.arguments}")
 
             monkeypatch.setattr(running.service.phone, "ask", broken)
-            await eventually(lambda: len(running.service.sessions))
-            (conversation,) = running.service.sessions._conversations.values()
+            await eventually(lambda: len(running.service.sessions.conversations))
+            (conversation,) = running.service.sessions.conversations.values()
 
             def history() -> list[tuple[str, str]]:
                 return [(item.kind, item.text) for item in conversation.session.history.items]

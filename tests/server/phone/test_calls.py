@@ -35,13 +35,13 @@ QUIET = PhoneConfig(voice="two", digits_s=0.1, silence_s=0)
 
 def history(running: Any) -> list[tuple[str, str]]:
     """Return what the only conversation remembers: who said what."""
-    (conversation,) = running.service.sessions._conversations.values()
+    (conversation,) = running.service.sessions.conversations.values()
     items: list[Item] = list(conversation.session.history.items)
     return [(item.kind, item.text) for item in items]
 
 
 async def ended(running: Any) -> None:
-    await eventually(lambda: len(running.service.sessions) == 0)
+    await eventually(lambda: len(running.service.sessions.conversations) == 0)
 
 
 async def test_keys_are_a_turn_and_its_answer_is_heard(serving: Any) -> None:
@@ -61,7 +61,7 @@ async def test_a_call_of_sinch_which_knows_no_keys(serving: Any) -> None:
     config = replace(QUIET, greeting="Good morning. " * 12)
     async with serving(phone=config) as running, SinchCaller.calling(str(running.client.base_url)) as caller:
         await eventually(lambda: len(caller.played) > 16_000)
-        (conversation,) = running.service.sessions._conversations.values()
+        (conversation,) = running.service.sessions.conversations.values()
         conversation.feed(TextTurn("Hello"))
         await eventually(lambda: caller.clears)
         await eventually(lambda: history(running)[-1] == ("assistant", "Hello"))
@@ -92,8 +92,8 @@ async def test_a_silent_caller_is_asked_and_then_left(serving: Any) -> None:
         said: list[list[tuple[str, str]]] = []
 
         async def watch() -> None:
-            await eventually(lambda: len(running.service.sessions))
-            while len(running.service.sessions):
+            await eventually(lambda: len(running.service.sessions.conversations))
+            while len(running.service.sessions.conversations):
                 said.append(history(running))
                 await asyncio.sleep(0.01)
 
@@ -131,8 +131,8 @@ async def test_the_model_can_hang_up_where_it_may(serving: Any, interrupts: bool
 
 
 async def _conversations(running: Any) -> Any:
-    await eventually(lambda: len(running.service.sessions))
-    for conversation in running.service.sessions._conversations.values():
+    await eventually(lambda: len(running.service.sessions.conversations))
+    for conversation in running.service.sessions.conversations.values():
         yield conversation
 
 
@@ -308,7 +308,7 @@ async def test_calls_say_good_bye_when_the_server_goes_down(serving: Any) -> Non
         async with calling(url) as idle, calling(url) as busy:
             await busy.press("1#")
             await eventually(lambda: len(busy.played) > 800)
-            await running.service.sessions.drain(8.0)
+            await running.service.sessions.drain.run(8.0)
             assert [await idle.gone(), await busy.gone()] == [1000, 1000]
             assert len(idle.played) == pytest.approx(400 * len("Bye."), abs=200)
             words = len("I pressed 1 on my telephone.") + len("Bye.")

@@ -194,8 +194,8 @@ async def call(serving: Any, name: str, voice: VoiceConfig | None = None, **conf
         running.listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         url = f"tcp://127.0.0.1:{port}" if kind is AudioSocketCaller else running.url
         async with kind.calling(url) as caller:
-            await eventually(lambda: len(running.service.sessions))
-            (conversation,) = running.service.sessions._conversations.values()
+            await eventually(lambda: len(running.service.sessions.conversations))
+            (conversation,) = running.service.sessions.conversations.values()
             one = Call(running, caller, conversation)
             one.watch()
             yield one
@@ -206,7 +206,7 @@ async def call(serving: Any, name: str, voice: VoiceConfig | None = None, **conf
 async def ended(running: Any) -> None:
     """Wait until nothing is left of any call."""
     sessions = running.service.sessions
-    await eventually(lambda: len(sessions) == 0 and not sessions._sockets)
+    await eventually(lambda: len(sessions.conversations) == 0 and not sessions.limits.sockets)
     await eventually(lambda: not [task for task in asyncio.all_tasks() if task.get_name().startswith("phone")])
 
 

@@ -48,9 +48,9 @@ async def test_a_balancer_is_told_the_room(serving: Any) -> None:
         assert await asked(port) == f"up 0% maxconn:{1 + limits.AGENT_SPARE_CONNECTIONS}\n"  # full
         service.room.engines[0].state_changed("ready")
         assert not (await asked(port)).startswith("up 0%")
-        service.sessions.draining = True
+        service.sessions.conversations.draining = True
         assert (await asked(port)).startswith("up 0% ")
-        service.sessions.draining = False
+        service.sessions.conversations.draining = False
         await peer.bye()
         await eventually(lambda: not service.room.conversations())
 
@@ -66,11 +66,11 @@ async def test_a_process_that_drains_answers_for_its_cell(serving: Any, tmp_path
         server = ServerConfig(agent_check=f"127.0.0.1:{port}")
         async with serving(server=server, seat=CellSeat(own)) as running:
             other.put("serving", 1)
-            running.service.sessions.draining = True
+            running.service.sessions.conversations.draining = True
             assert not (await asked(port)).startswith("up 0% ")  # an operator replaces this process alone
             other.put("serving", 0)
             assert (await asked(port)).startswith("up 0% ")  # the cell drains
-            running.service.sessions.draining = False
+            running.service.sessions.conversations.draining = False
 
 
 async def test_conversations_are_handed_over_when_the_balancer_knows(
@@ -83,7 +83,7 @@ async def test_conversations_are_handed_over_when_the_balancer_knows(
     async with serving(server=server, store=store) as running:
         peer = await Peer.open(running.url, MANUAL)
         ending = asyncio.create_task(drain(running.service, running.http))
-        await eventually(lambda: running.service.sessions.draining)
+        await eventually(lambda: running.service.sessions.conversations.draining)
         assert (await peer.say("still here"))[-1][3] == "done"
         assert (await asked(port)).startswith("up 0% ")
         assert await peer.closed() == 1012

@@ -94,7 +94,7 @@ async def test_a_parked_conversation_is_resumed_on_a_full_server(serving: Any) -
         token = first.ready["token"]
         fill(running)
         first.drop()
-        await eventually(lambda: running.service.sessions._parked)
+        await eventually(lambda: running.service.sessions.conversations.parked)
         again = await Peer.open(running.url, {"resume": token, "last_seq": 1})
         assert again.ready["resumed"]
         assert await again.say("and on")
@@ -110,7 +110,7 @@ async def test_a_client_that_only_says_that_it_resumes_gets_no_new_conversation(
         await peer.send("hello", MANUAL)
         assert await peer.closed() == 1013
         assert peer.of("error")[-1][2] == "no_room"
-        assert len(running.service.sessions) == 1
+        assert len(running.service.sessions.conversations) == 1
         await first.bye()
 
 
@@ -140,11 +140,11 @@ async def test_limits_and_states_are_counted_as_reasons(serving: Any) -> None:
         assert refused(running, "sessions") == 1
         await first.bye()
         await eventually(lambda: not running.service.room.conversations())
-        running.service.sessions.draining = True
+        running.service.sessions.conversations.draining = True
         assert (await status_of(running, "/v1/realtime"))[0] == 503
         assert refused(running, "draining") == 1
         assert running.service.room.report.state == "draining"
-        running.service.sessions.draining = False
+        running.service.sessions.conversations.draining = False
 
 
 async def test_without_measuring_only_the_limits_count(serving: Any) -> None:

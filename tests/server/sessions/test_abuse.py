@@ -71,7 +71,7 @@ async def test_abuse_is_closed_with_its_code(
         assert await peer.closed() == code
         assert peer.seen[-1][0] == "error"
         assert peer.seen[-1][2] == said
-        assert len(running.service.sessions) == 1
+        assert len(running.service.sessions.conversations) == 1
 
 
 async def test_a_frame_beyond_all_limits_is_not_even_read(serving: Any) -> None:
@@ -79,7 +79,7 @@ async def test_a_frame_beyond_all_limits_is_not_even_read(serving: Any) -> None:
         peer = await Peer.open(running.url, MANUAL)
         await peer.socket.send(bytes(limits.SOCKET_FRAME_BYTES + 1))
         assert await peer.closed() == 1009
-        await eventually(lambda: len(running.service.sessions) == 1)
+        await eventually(lambda: len(running.service.sessions.conversations) == 1)
 
 
 @pytest.mark.parametrize(
@@ -191,12 +191,12 @@ async def test_a_full_house_says_when_to_come_back(serving: Any, voice: VoiceCon
 
 async def _left(running: Any, address: str) -> str:
     """Open a conversation from an address, break its connection, and return the token that resumes it."""
-    before = len(running.service.sessions._parked)
+    before = len(running.service.sessions.conversations.parked)
     peer = await Peer.open(running.url, MANUAL, local_addr=(address, 0))
     token = peer.ready["token"]
     peer.drop()
-    await eventually(lambda: not running.service.sessions._sockets)
-    assert len(running.service.sessions._parked) in (before, before + 1)
+    await eventually(lambda: not running.service.sessions.limits.sockets)
+    assert len(running.service.sessions.conversations.parked) in (before, before + 1)
     return str(token)
 
 
@@ -224,7 +224,7 @@ async def test_parked_conversations_of_one_address_push_out_no_other(
         other = await _left(running, "127.0.0.2")
         for _ in range(8):
             mine = [await _left(running, address) for address in floods]
-        assert len(running.service.sessions) <= voice.sessions_per_address * len(floods) + 1
+        assert len(running.service.sessions.conversations) <= voice.sessions_per_address * len(floods) + 1
         assert await _resumes(running, other)
         assert await _resumes(running, mine[-1])
 
@@ -268,6 +268,6 @@ async def test_a_close_code_of_a_clients_own_is_no_label(serving: Any) -> None:
     async with serving() as running:
         peer = await Peer.open(running.url, MANUAL)
         await peer.socket.close(4321)
-        await eventually(lambda: not running.service.sessions._sockets)
+        await eventually(lambda: not running.service.sessions.limits.sockets)
         (closed,) = running.service.metrics.sockets_closed.collect()
         assert {sample.labels["code"] for sample in closed.samples} == {"other"}

@@ -264,7 +264,7 @@ async def test_no_secret_is_logged(serving: Any, caplog: pytest.LogCaptureFixtur
 
 async def test_a_server_that_goes_down_gives_none_away(serving: Any) -> None:
     async with serving() as server:
-        server.service.sessions.draining = True
+        server.service.sessions.conversations.draining = True
         answer = await server.client.post(PATH, json={})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
         assert answer.headers["retry-after"]

@@ -43,7 +43,7 @@ async def test_a_typed_turn_is_answered_in_order_and_numbered(serving: Any) -> N
         await peer.until("state")
         assert [message[1] for message in peer.seen] == list(range(1, len(peer.seen) + 1))
         await peer.bye()
-        assert len(running.service.sessions) == 0
+        assert len(running.service.sessions.conversations) == 0
 
 
 async def test_push_to_talk(serving: Any) -> None:
@@ -183,7 +183,7 @@ async def test_acks_move_the_sound_on_and_stop_ends_it(serving: Any) -> None:
 
 
 async def lost(running: Any) -> None:
-    await eventually(lambda: not running.service.sessions._sockets)
+    await eventually(lambda: not running.service.sessions.limits.sockets)
 
 
 async def test_a_broken_line_is_taken_up_where_the_player_stood(serving: Any) -> None:
@@ -245,7 +245,7 @@ async def test_who_comes_back_early_takes_over(serving: Any) -> None:
         assert await peer.closed() == 4409
         assert (await again.say("still me"))[-1][3] == "done"
         await again.bye()
-        assert len(running.service.sessions) == 0
+        assert len(running.service.sessions.conversations) == 0
 
 
 async def test_nobody_comes_back(serving: Any) -> None:
@@ -256,7 +256,7 @@ async def test_nobody_comes_back(serving: Any) -> None:
         cancelled = running.service.metrics.finished_requests.labels("cancelled")._value
         before = cancelled.get()
         peer.drop()
-        await eventually(lambda: not len(running.service.sessions))
+        await eventually(lambda: not len(running.service.sessions.conversations))
         await eventually(lambda: cancelled.get() > before)
         late = await Peer.open(running.url)
         await late.send("hello", {"resume": peer.ready["token"]})
@@ -289,7 +289,7 @@ async def test_a_bug_ends_one_conversation_only(serving: Any, monkeypatch: pytes
         await peer.send("text", "bug in here")  # the engine's echo brings it
         assert await peer.closed() == 1011
         assert peer.seen[-1][2] == "internal_error"
-        assert len(running.service.sessions) == 1
+        assert len(running.service.sessions.conversations) == 1
         assert 'caught_errors_total{part="conversation"} 1.0' in (await running.client.get("/metrics")).text
 
 
@@ -357,7 +357,7 @@ async def test_going_down_lets_a_reply_be_heard(serving: Any) -> None:
         peer = await Peer.open(running.url, SLOW)
         parked = await Peer.open(running.url, MANUAL)
         parked.drop()
-        await eventually(lambda: running.service.sessions._sockets.total() == 2)
+        await eventually(lambda: running.service.sessions.limits.sockets.total() == 2)
         await peer.send("text", "a few words")
         await peer.until("audio")
         ending = asyncio.create_task(drain(running.service, running.http))

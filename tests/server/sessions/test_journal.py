@@ -37,8 +37,8 @@ def history(ready: dict[str, Any]) -> list[tuple[str, str]]:
 async def vanish(running: Any) -> None:
     """Let a server forget everything at once and write nothing more, as if it was killed."""
     sessions = running.service.sessions
-    for conversation in list(sessions._conversations.values()):
-        sessions.release(conversation)
+    for conversation in list(sessions.conversations.values()):
+        sessions.conversations.release(conversation)
 
 
 async def resume(url: str, peer: Peer, **more: Any) -> Peer:
@@ -116,7 +116,7 @@ async def test_an_open_reply_ends_once_with_what_was_heard(serving: Any, store: 
         lost = await Peer.open(servers[1].url)
         at = peer.seen[-1][1]
         await lost.send("hello", {"resume": peer.ready["token"], "last_seq": at, "played": played})
-        await eventually(lambda: len(servers[1].service.sessions))
+        await eventually(lambda: len(servers[1].service.sessions.conversations))
         await vanish(servers[1])
         lost.drop()
         again = await Peer.open(servers[2].url, {"resume": peer.ready["token"], "last_seq": at, "played": played})
@@ -172,7 +172,7 @@ async def test_a_stale_owner_is_refused_and_its_socket_closed(serving: Any, stor
         assert await peer.closed() == 4409
         assert peer.seen[-1][2] == "resumed_elsewhere"
         assert "am I still here" not in [message[3] for message in peer.of("user_turn")]
-        assert len(old.service.sessions) == 0
+        assert len(old.service.sessions.conversations) == 0
         await again.say("and I go on")
         await again.bye()
 
@@ -183,15 +183,15 @@ async def test_a_token_works_once_and_not_after_the_end(serving: Any, store: Sto
         first = peer.ready["token"]
         again = await Peer.open(new.url, {"resume": first})
         await again.say("the token has arrived")
-        await eventually(lambda: len(new.service.sessions.tokens._names) == 1)
-        await eventually(lambda: not new.service.sessions._tasks)
+        await eventually(lambda: len(new.service.sessions.conversations.tokens._names) == 1)
+        await eventually(lambda: not new.service.sessions.conversations.writes)
         late = await Peer.open(old.url)
         await late.send("hello", {"resume": first})
         # The old process still has the conversation in memory: the store tells it that it is not its own.
         assert await late.closed() in (4401, 4409)
         last = again.ready["token"]
         await again.bye()
-        await eventually(lambda: not new.service.sessions._tasks)
+        await eventually(lambda: not new.service.sessions.conversations.writes)
         for token in (last, first, "voice-0123456789abcdef." + "x" * 43, "nonsense"):
             late = await Peer.open(new.url)
             await late.send("hello", {"resume": token})
@@ -299,7 +299,7 @@ async def test_a_parked_conversation_waits_in_the_store_too(serving: Any, store:
         peer = await Peer.open(old.url, MANUAL)
         await peer.say("hello")
         peer.drop()
-        await eventually(lambda: old.service.sessions._parked)
+        await eventually(lambda: old.service.sessions.conversations.parked)
         again = await resume(new.url, peer)
         assert len(again.ready["history"]) == 2
         await again.bye()
@@ -313,7 +313,7 @@ async def test_a_drain_hands_conversations_over_in_a_silence(serving: Any, store
         parked = await Peer.open(old.url, MANUAL)
         await parked.say("parked")
         parked.drop()
-        await eventually(lambda: old.service.sessions._parked)
+        await eventually(lambda: old.service.sessions.conversations.parked)
         await busy.send("text", "a few words")
         await busy.until("audio")
         ending = asyncio.create_task(drain(old.service, old.http))
@@ -368,7 +368,7 @@ async def test_a_drain_hands_over_a_few_conversations_at_a_time(
         for peer in peers[2:]:
             await peer.send("ping", 1)
             await peer.until("pong")
-        assert len(old.service.sessions) == 3
+        assert len(old.service.sessions.conversations) == 3
         ending.cancel()
 
 
@@ -407,8 +407,8 @@ async def test_without_a_resume_time_nothing_waits(serving: Any, store: StoreCon
         peer = await Peer.open(running.url, MANUAL)
         await peer.say("hello")
         peer.drop()
-        await eventually(lambda: not len(running.service.sessions))
-        await eventually(lambda: not running.service.sessions._tasks)
+        await eventually(lambda: not len(running.service.sessions.conversations))
+        await eventually(lambda: not running.service.sessions.conversations.writes)
         late = await Peer.open(running.url)
         await late.send("hello", {"resume": peer.ready["token"]})
         assert await late.closed() == 4401

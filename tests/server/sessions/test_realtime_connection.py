@@ -90,7 +90,7 @@ async def test_every_way_to_bring_a_key(serving: Any, caplog: pytest.LogCaptureF
                 await Client.open(running.url, **options)
             assert refused.value.response.status_code == 401
         assert [one for one in caplog.records if one.levelno >= logging.ERROR] == []  # a wrong key is no error of ours
-        await eventually(lambda: len(running.service.sessions) == 0)
+        await eventually(lambda: len(running.service.sessions.conversations) == 0)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ async def test_a_client_of_the_beta_is_told_in_an_event_and_in_the_close(serving
         assert (code, last) == (4400, error)  # nothing else was sent
         short = "The beta of Realtime is not served: use the GA client (client.realtime, not client.beta.realtime)."
         assert client.socket.close_reason == short
-        assert len(running.service.sessions) == 0
+        assert len(running.service.sessions.conversations) == 0
 
 
 async def test_another_beta_header_is_no_reason_to_refuse(serving: Any) -> None:
@@ -181,7 +181,7 @@ async def test_what_ends_the_connection(serving: Any, data: bytes | str, code: i
         closed, last = await client.closed()
         assert closed == code
         assert said is None or last["error"]["code"] == said
-        await eventually(lambda: len(running.service.sessions) == 1)
+        await eventually(lambda: len(running.service.sessions.conversations) == 1)
 
 
 async def test_a_recording_may_be_sent_at_once_but_not_an_hour(serving: Any) -> None:
@@ -201,7 +201,7 @@ async def test_nobody_comes_back_to_it(serving: Any) -> None:
         client = await Client.open(running.url)
         await client.until("session.created")
         client.socket.transport.abort()
-        await eventually(lambda: len(running.service.sessions) == 0)
+        await eventually(lambda: len(running.service.sessions.conversations) == 0)
 
 
 async def test_a_lost_engine_is_no_error(serving: Any) -> None:

@@ -34,8 +34,8 @@ async def test_who_is_still_being_seen_off_does_not_take_the_conversation_along(
         await leaving.wait()
         again = await Peer.open(running.url, {"resume": peer.ready["token"]})
         may_leave.set()
-        await eventually(lambda: registry._sockets.total() == 1)
-        assert not registry._parked
+        await eventually(lambda: registry.limits.sockets.total() == 1)
+        assert not registry.conversations.parked
         assert (await again.say("still me"))[-1][3] == "done"
         await again.bye()
 
@@ -46,7 +46,7 @@ async def test_what_is_said_while_another_takes_over_is_not_for_the_old_connecti
     take_over = Connection._take_over
 
     def after_a_word(self: Connection, hello: Hello) -> Conversation:
-        for conversation in self._registry._conversations.values():
+        for conversation in self._registry.conversations.values():
             conversation.send(ServerPong(7, 0.0))  # the old connection's writer wakes before the new one's is there
         return take_over(self, hello)
 

@@ -170,12 +170,12 @@ async def test_a_revoked_key_ends_its_conversations(serving: Any, keys: Any, mon
         ends = await Peer.open(server.url, hello("acme"))
         lost = await Peer.open(server.url, hello("acme"))
         lost.drop()
-        await eventually(lambda: len(server.service.sessions._parked) == 1)
+        await eventually(lambda: len(server.service.sessions.conversations.parked) == 1)
         secret = await server.client.post("/v1/realtime/client_secrets", json={}, headers=bearer("acme"))
         keys(record("bolt"))
         assert await ends.closed() == 4401
         assert ends.of("error")[-1][2] == "key_revoked"
-        await eventually(lambda: len(server.service.sessions) == 1)  # the parked one is gone, too
+        await eventually(lambda: len(server.service.sessions.conversations) == 1)  # the parked one is gone, too
         assert (await asked(server, "acme")).status_code == 401
         for key in ("acme", secret.json()["value"]):
             peer = await Peer.open(server.url)
@@ -234,7 +234,7 @@ async def test_an_invented_token_costs_nobody_a_place(serving: Any, tmp_path: Pa
         peer = await Peer.open(server.url, MANUAL)
         await peer.say("hello")
         peer.drop()
-        await eventually(lambda: len(server.service.sessions._parked) == 1)
+        await eventually(lambda: len(server.service.sessions.conversations.parked) == 1)
         liar = await Peer.open(server.url)
         await liar.send("hello", {"resume": f"voice-{'0' * 16}.{'A' * 43}"})
         assert await liar.closed() == 4401
@@ -270,7 +270,7 @@ async def test_a_client_secret_opens_the_native_dialect(serving: Any, keys: Any,
         assert config["turns"]["mode"] == "manual"
         usual = server.service.sessions.offer.defaults
         assert config["barge_in"]["hold"] == usual.barge_in.hold  # what the secret does not say is our own
-        (conversation,) = server.service.sessions._conversations.values()
+        (conversation,) = server.service.sessions.conversations.values()
         assert conversation.account.name == "acme"
         second = await Peer.open(server.url)  # the limits are those of the key that made it
         await second.send("hello", hello(secret))
@@ -288,13 +288,13 @@ async def test_a_conversation_outlives_its_secret(serving: Any, keys: Any) -> No
         await fresh.send("hello", hello(secret))
         assert await fresh.closed() == 4401
         peer.drop()
-        await eventually(lambda: server.service.sessions._parked)
+        await eventually(lambda: server.service.sessions.conversations.parked)
         back = await Peer.open(server.url, {"key": secret, "resume": token})
         assert back.ready["resumed"]
         assert (await back.say("hello"))[-1][3] == "done"
         token = back.ready["token"]
         back.drop()
-        await eventually(lambda: server.service.sessions._parked)
+        await eventually(lambda: server.service.sessions.conversations.parked)
         ways = {"subprotocols": ["voxlane.v1", f"voxlane.key.{secret}"]}
         again = await Peer.open(server.url, {"resume": token}, **ways)
         await again.bye()
@@ -319,5 +319,5 @@ async def test_secrets_of_openais_dialect_belong_to_their_tenant(serving: Any, k
             client.realtime.connect(model="m") as connection,
         ):
             assert (await connection.recv()).type == "session.created"
-            (conversation,) = server.service.sessions._conversations.values()
+            (conversation,) = server.service.sessions.conversations.values()
             assert conversation.account.name == "acme"

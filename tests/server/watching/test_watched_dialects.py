@@ -98,7 +98,7 @@ async def test_openais_dialect_is_told_that_it_is_recorded(
                     await socket.send(json.dumps(event))
                 while json.loads(await socket.recv())["type"] != "response.done":
                     pass
-            await eventually(lambda running=running: len(running.service.sessions) == 0)
+            await eventually(lambda running=running: len(running.service.sessions.conversations) == 0)
     assert {line["dialect"] for line in turn_lines(caplog)} == {"realtime"}
     assert sorted(Path(one).suffix for one in os.listdir(tmp_path)) == [".jsonl", ".wav"]
     (words,) = [one for one in os.listdir(tmp_path) if one.endswith(".jsonl")]

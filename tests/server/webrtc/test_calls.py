@@ -60,7 +60,7 @@ async def test_a_voice_turn_is_heard_through_opus(serving: Any) -> None:
         caller.send(MANUAL, transcribed)
         await caller.until("session.updated")
         await caller.until("session.updated")
-        conversation = next(iter(running.service.sessions._conversations.values()))
+        conversation = next(iter(running.service.sessions.conversations.values()))
         caller.microphone.say(loud(0.8))
         await eventually(lambda: caller.microphone.silent)  # a busy machine says it late, and the server fills the gaps
         said_s = conversation.codec.heard_s()
@@ -84,7 +84,7 @@ async def test_the_server_decodes_no_opus_of_a_track_itself(serving: Any, monkey
     monkeypatch.setattr("aiortc.codecs.OpusDecoder", Counted)
     async with serving() as running, calling(running.client) as caller:
         await caller.until("session.created")
-        conversation = next(iter(running.service.sessions._conversations.values()))
+        conversation = next(iter(running.service.sessions.conversations.values()))
         await eventually(lambda: conversation.codec.heard_s() > 0.1 and len(made) > 0)
         assert len(made) == 1  # the caller's
         # The private name that peer.py replaces is still the library's.
@@ -96,7 +96,7 @@ async def test_a_clear_drops_the_sound_at_once_and_the_ledger_knows(serving: Any
         await caller.until("session.created")
         caller.send(typed("flood 20"), {"type": "response.create"})  # forty seconds of sound
         started = await caller.until("output_audio_buffer.started")
-        conversation = next(iter(running.service.sessions._conversations.values()))
+        conversation = next(iter(running.service.sessions.conversations.values()))
         await eventually(lambda: conversation.acked is not None and conversation.acked.samples > 0)
         before = conversation.acked
         caller.send({"type": "output_audio_buffer.clear"})
@@ -155,12 +155,12 @@ async def test_hang_up_and_the_end_of_the_peer_end_the_conversation(serving: Any
                     await running.client.request(method, address.replace("rtc_", "rtc_0"), headers=headers)
                 ).status_code == 404
                 assert (await running.client.request(method, address, headers=headers)).status_code == 200
-                assert len(running.service.sessions) == len(running.service.calls) == 0
+                assert len(running.service.sessions.conversations) == len(running.service.calls) == 0
                 await caller.closed.wait()
                 assert (await running.client.request(method, address, headers=headers)).status_code == 404
         async with calling(running.client, key="k") as caller:
             await caller.until("session.created")
-        await eventually(lambda: len(running.service.sessions) == len(running.service.calls) == 0)
+        await eventually(lambda: len(running.service.sessions.conversations) == len(running.service.calls) == 0)
 
 
 async def caught(running: Any, part: str) -> float:
@@ -299,7 +299,7 @@ async def test_silence_in_the_place_of_a_track_that_sends_nothing_is_not_the_cli
     voice = VoiceConfig(idle_s=2.0)
     async with serving(voice=voice) as running, calling(running.client) as caller:
         await caller.until("session.created")
-        conversation = next(iter(running.service.sessions._conversations.values()))
+        conversation = next(iter(running.service.sessions.conversations.values()))
         await eventually(lambda: conversation.codec.heard_s() > 0.1)
         (sender,) = caller.connection.getSenders()
         sender.replaceTrack(None)
@@ -317,7 +317,7 @@ async def test_silence_in_the_place_of_a_track_that_sends_nothing_is_not_the_cli
 async def test_sound_that_comes_late_behind_made_up_silence_is_not_too_fast(serving: Any) -> None:
     async with serving() as running, calling(running.client) as caller:
         await caller.until("session.created")
-        conversation = next(iter(running.service.sessions._conversations.values()))
+        conversation = next(iter(running.service.sessions.conversations.values()))
         (call,) = running.service.calls._calls.values()
         silence = round((limits.CALL_AUDIO_BURST_SECONDS + 1) * RATE)
         call.peer.socket.take_sound(MicrophoneSound(silence))  # as after several stalls of a network
@@ -338,7 +338,7 @@ async def test_a_drain_ends_calls_and_an_offer_that_never_connects_goes(
         assert (await silent.post()).status_code == 201
         await eventually(lambda: len(running.service.calls) == 1)
         await silent.close()
-        await running.service.sessions.drain(0.0)
+        await running.service.sessions.drain.run(0.0)
         assert (await caller.until("error"))["error"]["code"] == "draining"
         await asyncio.wait_for(caller.closed.wait(), 10)
         late = Caller(running.client)
@@ -367,7 +367,7 @@ async def test_a_call_that_connects_while_the_server_goes_down_is_told(serving: 
     async with serving() as running:
         caller = Caller(running.client)
         answer = await caller.post()
-        running.service.sessions.draining = True
+        running.service.sessions.conversations.draining = True
         await caller.connect(answer)
         event = await asyncio.wait_for(caller._received.get(), 10)
         assert event["error"]["code"] == "draining"
