@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from examples import examples, sweep
 from hypothesis import given, settings
+from lab_voices import humming_corpus
 
 from voxlane_lab.errors import LabError
 from voxlane_lab.sounds.beds import BEDS, bed_wanted
@@ -188,9 +189,9 @@ def test_beds_of_speech_are_never_left_out_silently(tmp_path: Path) -> None:
     for name in ("cafe", "television"):
         assert bed_wanted(name)
         with pytest.raises(LabError, match="not prepared"):
-            Corpus(tmp_path).bed(name, 16_000, 1)
+            humming_corpus(tmp_path).bed(name, 16_000, 1)
     with pytest.raises(LabError, match="no bed"):
-        Corpus(tmp_path).bed("forest", 16_000, 1)
+        humming_corpus(tmp_path).bed("forest", 16_000, 1)
     with pytest.raises(LabError, match="no bed"):
         bed_wanted("forest")
 
