@@ -21,7 +21,7 @@ from waiting import until
 AXE = Path(__file__).parents[2] / "client_js" / "node_modules" / "axe-core" / "axe.min.js"
 SIZES = {"desktop": (1280, 860), "phone": (390, 844), "landscape": (844, 390)}
 FINDINGS = "(found) => found.violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ target }) => target)}`)"
-FOREIGN = "voxlane.example"
+FOREIGN = "voxlane.internal"
 
 
 @pytest.fixture(scope="module")
