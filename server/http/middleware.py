@@ -161,7 +161,7 @@ class _Visit:
             if self._full and self._scope["path"] not in _LOOKING_AFTER:
                 raise TooManyConnections(detail=self._full)
             path: str = self._scope["path"]
-            if path not in _UNCHECKED:
+            if path not in _UNCHECKED and not path.startswith("/client/"):  # files that anybody may have
                 check_page(self._scope, self._config, with_key=self._tenants.key_needed)
             keyed = path.startswith("/v1/") and path not in DOCUMENT_ADDRESSES
             if keyed and path != CALLS and not path.startswith(f"{CALLS}/"):
