@@ -57,11 +57,20 @@ class Relay:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        await self._relay(reader, writer)
+        try:
+            await self._relay(reader, writer)
+        finally:
+            writer.close()
 
     async def _close(self) -> None:
         self._server.close()
         await self._end()
+        await asyncio.sleep(0)
+        if left := list(self._tasks):  # a browser may have connected in the last moment
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left)
+        await asyncio.sleep(0)  # transports close in the next turn of the loop
 
 
 async def pump(
