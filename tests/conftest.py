@@ -23,7 +23,7 @@ from ctrl_c import HEAR_CTRL_C
 from examples import SOAK as IN_SOAK
 from examples import examples, seed_of_today
 from hypothesis import is_hypothesis_test, settings
-from lanes import lane_of, read_lanes
+from lanes import ALONE, lane_of, read_lanes
 from xdist.scheduler import LoadScopeScheduling
 
 # Never judge by time: machines are noisy. Where CI is set the examples are fixed, so that a red run is the change's.
@@ -39,14 +39,6 @@ DEADLINE_SECONDS = float(os.environ.get("VOXLANE_TEST_DEADLINE_S", "300"))
 
 PRESS_AGAIN_SECONDS = 10.0
 """When a key that led to nothing is pressed again: not while a busy machine is still at the first."""
-
-ALONE = (
-    "browser", "clients", "faults",
-    "e2e/test_conversation.py", "e2e/test_lab_foreign_servers.py", "e2e/test_lab_peers.py", "e2e/test_partner.py",
-    "e2e/test_realtime_clients.py", "e2e/test_talker.py",
-    "e2e/test_true_call.py", "e2e/test_voice.py",
-)  # fmt: skip
-"""Tests that depend on the clock, most of them because a person speaks: one at a time, after all others."""
 
 LANES = read_lanes()
 LONG = tuple(beginning for lane in LANES.values() for beginning in lane.long)

@@ -24,6 +24,13 @@ PASSED = ROOT / "tests/passed.toml"
 PARALLEL = ("-n", "4", "--dist", "loadscope", "--no-loadscope-reorder")
 SLACK, HOPELESS = 1.5, 3.0
 """How many times its budget a lane may take before it fails, and before it is ended."""
+ALONE = (
+    "browser", "clients", "faults",
+    "e2e/test_conversation.py", "e2e/test_lab_foreign_servers.py", "e2e/test_lab_peers.py", "e2e/test_partner.py",
+    "e2e/test_realtime_clients.py", "e2e/test_talker.py",
+    "e2e/test_true_call.py", "e2e/test_voice.py",
+)  # fmt: skip
+"""Tests that depend on the clock, most of them because a person speaks: one at a time, after all others."""
 NO_TESTS = 5
 """The exit status of pytest where no test was chosen."""
 
@@ -88,7 +95,8 @@ def run(lane: Lane, *, strict: bool) -> int:
         subprocess.run(["make", "--no-print-directory", *lane.needs], cwd=ROOT, check=True)
     began = time.monotonic()
     print(f"\n══ {lane.name} (budget {lane.minutes:g} min)", flush=True)
-    for only, parallel in (("not alone", PARALLEL), ("alone", ())):
+    passes = [("not alone", PARALLEL), ("alone", ())]
+    for only, parallel in passes if any(test.startswith(ALONE) for test in lane.long) else passes[:1]:
         left_s = lane.minutes * 60 * HOPELESS - (time.monotonic() - began)
         status = _pytest(lane, only, parallel, left_s)
         if status not in (0, NO_TESTS):
