@@ -130,7 +130,7 @@ def test_planted_times_are_measured_to_20_ms(corpus: Corpus, dialect: str) -> No
     paused = figures(corpus, "pauses_850", dialect, BACKCHANNEL)
     assert paused.numbers["pause_ms"].min == pytest.approx(850, abs=20)
     assert paused.numbers["pause_ms"].max == pytest.approx(850, abs=20)
-    assert paused.numbers["skipped_ms"].p50 == paused.numbers["repeated_ms"].p50 == 0  # a busy machine repeats a piece
+    assert paused.numbers["skipped_ms"].max == paused.numbers["repeated_ms"].max == 0
     stale, good = (figures(corpus, fault, dialect) for fault in ("stale", "none"))
     assert stale.numbers["stale_ms"].p50 == pytest.approx(1000, abs=60)
     assert stale.numbers["response_ms"].p50 == pytest.approx(good.numbers["response_ms"].p50, abs=20)

@@ -37,6 +37,7 @@ MATCH_NEAR_S = 0.25  # how far before, for a short match
 MATCH_LENGTHS_S = (0.4, 0.2, 0.1, 0.06)
 MATCH_SHORT_S = 0.1  # a match this short counts only near the place
 SAME = 0.95  # normalised correlation of equal sound
+SAME_SHORT = 0.98  # the same for a short match: a steady vowel is like itself a few periods earlier
 RESTART_S = 0.1  # sound that matches the beginning of a response is a new response
 
 Mask = NDArray[np.bool_]
@@ -341,15 +342,15 @@ def _matched(track: Pcm, rate: int, before: Run, run: Run, places: _Places, *, c
         length = round(length_s * rate)
         if len(sound) < length:
             continue
-        back = MATCH_NEAR_S if length_s <= MATCH_SHORT_S else MATCH_BACK_S
+        back, same = (MATCH_NEAR_S, SAME_SHORT) if length_s <= MATCH_SHORT_S else (MATCH_BACK_S, SAME)
         begin = max(0, round(stopped + lead - back * rate))
-        place = _found(track[begin : run.offset], sound[:length], stopped + lead - begin)
+        place = _found(track[begin : run.offset], sound[:length], stopped + lead - begin, same)
         if place is not None:
             return max(0, begin + place - lead)
     return None
 
 
-def _found(area: Pcm, sound: Pcm, near: int) -> int | None:
+def _found(area: Pcm, sound: Pcm, near: int, same: float) -> int | None:
     """Return where a sound occurs in an area; of equally good places the nearest to one."""
     if len(area) < len(sound):
         return None
@@ -361,7 +362,7 @@ def _found(area: Pcm, sound: Pcm, near: int) -> int | None:
     energy = np.maximum(sums[len(part) :] - sums[: -len(part)], 1.0) * max(float(part @ part), 1.0)
     likeness = product / np.sqrt(energy)
     best = float(likeness.max())
-    if best < SAME:
+    if best < same:
         return None
     places = np.flatnonzero(likeness >= best - 0.002)
     return int(places[np.argmin(np.abs(places - near))])
