@@ -72,11 +72,13 @@ class Append(_Message, frozen=True):
 
     `asr`: 16-bit little-endian samples at LISTEN_RATE, one channel. `voice`: the same at CLIP_RATE. `tts`: one clause,
     which is one unit of work, so the first clause of a reply should be short; Ready.reads_words allows single words.
+    `goes_on`: the next text is of the same clause, so that its first words can be said before it is whole.
     """
 
     request_id: str
     audio: bytes = b""
     text: str = ""
+    goes_on: bool = False
 
 
 class EndInput(_Message, frozen=True):
@@ -177,6 +179,7 @@ class Ready(_Message, frozen=True):
     one_pace: bool = False  # whether SpeakParams.speed must be 1
     respells_only: bool = False  # whether SpeakParams.pronunciations must not give phonemes
     reads_words: bool = False  # whether text should come word by word, not in whole clauses
+    begins_early: bool = False  # whether the first words of a clause are said before it is whole: Append.goes_on
     clones: bool = False  # whether voices can be made from recordings
     chosen: str = ""  # why engine.model = "auto" chose this model; "": the configuration names the model
     missed: str = ""  # why a better model could not be fetched; "": none was missed

@@ -162,7 +162,12 @@ def speaking_part(config: EngineConfig, device: torch.device, progress: Progress
         resources,
         engine,
         SpeakClausesJobFactory(model, resources.pool, beside.thread if beside is not None else None),
-        {"tts_model": config.tts_model, "speak_rate": model.sample_rate, "voices": voices},
+        {
+            "tts_model": config.tts_model,
+            "speak_rate": model.sample_rate,
+            "voices": voices,
+            "begins_early": isinstance(model, Hibari),  # the others take too long to say words twice
+        },
         close=beside.close if beside is not None else None,
         rest=model.rest,
         wake=partial(_wake_beside, model),

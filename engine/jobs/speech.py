@@ -7,7 +7,7 @@ it turn text into sound.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from voxlane.engine.api import (
 )
 from voxlane.engine.errors import Refusal
 from voxlane.engine.jobs.job import Change, Job
+from voxlane.engine.models.joining import Beginning
 from voxlane.engine.text.normalise.pronunciations import Pronunciations, pronunciations_of
 
 MAX_CLAUSE_CHARS = 400
@@ -36,6 +37,8 @@ class TextPiece:
 
     text: str
     start: int
+    whole: bool = True  # False: the next text is of the same clause
+    begun: Beginning | None = None  # what was said of the clause before it was whole
 
 
 def check_length(submit: Submit) -> None:
@@ -71,13 +74,14 @@ class SpeechJob(Job):
 
     def append(self, more: Append, now: float) -> Change:
         """Take more text."""
-        if self._ended or not more.text:
+        if self._ended:
             return Change()
-        self._push(more.text)
+        self._push(more.text, goes_on=more.goes_on)
         return Change(end="failed" if self._chars - self._said > MAX_UNSAID_CHARS else None)
 
     def end_input(self, now: float) -> Change:
         """Note that the text is complete."""
+        self._push("")
         self._ended = True
         return Change()
 
@@ -113,8 +117,12 @@ class SpeechJob(Job):
         asked_s = self.submit.deadline_s
         return soon if asked_s is None else self.arrival_s + asked_s
 
-    def _push(self, text: str) -> None:
-        self._queue.append(TextPiece(text, self._chars))
+    def _push(self, text: str, *, goes_on: bool = False) -> None:
+        if self._queue and not self._queue[-1].whole:
+            piece = self._queue[-1]
+            self._queue[-1] = replace(piece, text=piece.text + text, whole=not goes_on)
+        elif text:
+            self._queue.append(TextPiece(text, self._chars, whole=not goes_on))
         self._chars += len(text)
 
     def _emit(self, samples: NDArray[np.float32], words: tuple[SpokenWord, ...], change: Change, now: float) -> None:
@@ -133,4 +141,4 @@ def halves(piece: TextPiece) -> tuple[TextPiece, ...]:
     first, last = len(text) - len(text.lstrip()), len(text.rstrip())
     spaces = [place + 1 for place in range(first, last) if text[place].isspace()]
     cut = min(spaces, key=lambda place: abs(place - middle), default=middle)
-    return (TextPiece(text[:cut], piece.start), TextPiece(text[cut:], piece.start + cut)) if 0 < cut < len(text) else ()
+    return (replace(piece, text=text[:cut]), TextPiece(text[cut:], piece.start + cut)) if 0 < cut < len(text) else ()

@@ -73,6 +73,7 @@ class Session:
         *,
         speak_rate: int,
         reads_words: bool = False,
+        begins_early: bool = False,
         listens: bool = True,
         probes: bool = True,
         history: History | None = None,
@@ -82,7 +83,15 @@ class Session:
     ) -> None:
         """`speech` answers with speech; replies that are only text are the chat model's, if the engine `chats`."""
         self.name = name
-        self.answers = Answers(name, speak_rate, reads_words=reads_words, history=history, speech=speech, chats=chats)
+        self.answers = Answers(
+            name,
+            speak_rate,
+            reads_words=reads_words,
+            begins_early=begins_early,
+            history=history,
+            speech=speech,
+            chats=chats,
+        )
         plays = listens and speak_rate >= LOWEST_RATE  # the rate is 0 without a voice
         self._echo = EchoGuard(speak_rate) if echo_guard and plays else None
         self._floor = Floor(name, config, ear, self.answers, listens=listens, probes=probes, echo=self._echo)

@@ -158,6 +158,7 @@ class SessionRegistry:
             native_ear.new_ear(),
             speak_rate=ready.speak_rate,
             reads_words=ready.reads_words,
+            begins_early=ready.begins_early,
             listens=bool(ready.asr_model),
             probes=self._remote is None and bool(ready.model),
             history=self.offer.new_history(ready),

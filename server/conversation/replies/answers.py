@@ -82,6 +82,7 @@ class Answers:
         speak_rate: int,
         *,
         reads_words: bool = False,
+        begins_early: bool = False,
         history: History | None = None,
         speech: ConverseModel | None = None,
         chats: bool = True,
@@ -91,6 +92,7 @@ class Answers:
         self._session = session
         self._speak_rate = speak_rate
         self._reads_words = reads_words  # the voice takes text word by word
+        self._begins_early = begins_early  # the voice says the first words of a clause before it is whole
         self._epoch = 0
         self._speech = speech  # answers with speech
         self._chats = chats  # there is a model that answers with text
@@ -335,6 +337,7 @@ class Answers:
             tag=tag,
             begins_s=begins_s,
             reads_words=self._reads_words,
+            begins_early=self._begins_early,
         )
 
     def _remember(self, reply: Reply) -> None:

@@ -82,6 +82,8 @@ _PIECE = re.compile(
 _SPACE = re.compile(rf"\s{{0,{MAX_SPAN_CHARS}}}+")
 _WORD_CHAR = re.compile(r"[^\W_]")
 _DIGIT = re.compile(r"[0-9]")
+_COUNTED = re.compile(r"[0-9]{1,3},\Z")
+_MONTH = re.compile(r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?\s+\Z")
 _FENCE = re.compile(r"(?P<mark>`{3,}+|~{3,}+)[^`\n]*")
 _ADDRESS = re.compile(r"[(\"'“*_<]{0,3}+(?:https?://|www\.|[A-Za-z0-9._+-]{1,64}+@)|!?\[[^\]]{0,200}+\]\(")
 _MARKER = re.compile(r"(?:[-*+•>|]|#{1,6}|[0-9]{1,3}[.)])\Z")
@@ -210,6 +212,7 @@ class ClauseCutter:
     def _restart(self, ignored: int) -> None:
         """Scan the text from its beginning; inline marks before `ignored` are plain characters."""
         self._ignored = ignored
+        self._kept = 0  # the clause is not cut before this place
         self._at = 0  # the first character after the settled words
         self._length = 0
         self._words = 0
@@ -218,6 +221,13 @@ class ClauseCutter:
         self._at_line_start = self._line_started
         self._column = self._line_length
         self._item = self._structured
+
+    def begun(self) -> str:
+        """Return the words that are certain of the reply's first clause, which is not complete: it now holds them."""
+        if self._spoken or self._fence or self._item or self._policy.every_word or self._inline.closer:
+            return ""
+        self._kept = max((place for place, found, _ in self._places if found > Grade.GLUED), default=0)
+        return self._text[: self._kept]
 
     def push(self, delta: str) -> list[Clause]:
         """Add reply text; return the clauses it completes."""
@@ -316,7 +326,12 @@ class ClauseCutter:
             long = self._column >= SOFT_WRAP_CHARS and word[-1] not in ".!?:;"
             if self._item or not (long and following.isalpha()):
                 return Grade.BREAK
-        return Grade.GLUED if marker else grade(word, following)
+        found = Grade.GLUED if marker else grade(word, following)
+        if found is Grade.GLUED and following.isdigit() and _COUNTED.match(word):
+            return (
+                Grade.GLUED if _MONTH.search(self._text, max(0, self._at - 12), self._at) else Grade.SPACE
+            )  # "May 5, 2026" is a date
+        return found
 
     def _long_enough(self, found: Grade) -> bool:
         policy = self._policy
@@ -337,7 +352,7 @@ class ClauseCutter:
         length = self._length + _length(self._text[self._at : word_end])
         if length <= most and self._words + _has_word(word) <= most_words:
             return None
-        if self._places:
+        if self._places and self._places[-1][0] >= self._kept:
             return self._best_place(most)
         if self._inline.closer:
             return word_at if word_end > MAX_SPAN_CHARS else None
@@ -357,12 +372,13 @@ class ClauseCutter:
         return None
 
     def _best_place(self, most: int) -> int:
-        enough = [place for place in self._places if place[2] * 5 >= most * 2]
+        places = [place for place in self._places if place[0] >= self._kept]
+        enough = [place for place in places if place[2] * 5 >= most * 2]
         for least in (Grade.SOFT, Grade.JOINER, Grade.SPACE):
             for place, found, _ in reversed(enough):
                 if found >= least:
                     return place
-        return max(self._places, key=lambda place: (min(place[1], Grade.SPACE), place[0]))[0]
+        return max(places, key=lambda place: (min(place[1], Grade.SPACE), place[0]))[0]
 
     def _fence_starts(self, word_at: int, *, final: bool) -> bool | None:
         """Return whether a code block starts here, None while its first line is not complete."""

@@ -71,6 +71,7 @@ class Reply:
         tag: str = "",
         begins_s: float | None = None,
         reads_words: bool = False,
+        begins_early: bool = False,
     ) -> None:
         self.epoch = epoch
         self.turn = turn
@@ -98,6 +99,8 @@ class Reply:
         self._messages: tuple[ChatMessage, ...] = ()  # the prompt
         self._cleaner = ReplyCleaner(spoken=config.speaks)
         self._cutter = ClauseCutter(WORD_BY_WORD if reads_words else None)
+        self._begins_early = begins_early
+        self._begun = 0  # characters of the next clause that the voice has
         self._saying = False  # the engine has a TTS request for it
         self._chat_done = False
         self._sound_done = False
@@ -173,7 +176,10 @@ class Reply:
         self.text += text
         effects: list[Effect] = [] if self.stage == "tentative" else [Send(ReplyText(self.epoch, text))]
         for clause in self._cutter.push(text):
-            effects += self._say(clause.text)
+            effects += self._say_rest(clause.text)
+        if self._begins_early and (more := self._cutter.begun()[self._begun :]):
+            self._begun += len(more)
+            effects += self._say(more, goes_on=True)
         return effects
 
     def _end_early(self) -> list[Effect]:
@@ -203,7 +209,7 @@ class Reply:
         self._chat_done = True
         effects = self._add_words(self._cleaner.finish())
         for clause in self._cutter.finish():
-            effects += self._say(clause.text)
+            effects += self._say_rest(clause.text)
         if self._saying:
             effects.append(SendToEngine(EndInput(self.tts_id)))
         else:
@@ -402,7 +408,11 @@ class Reply:
         self.ledger.sent(size)
         return frame
 
-    def _say(self, clause: str) -> list[Effect]:
+    def _say_rest(self, clause: str) -> list[Effect]:
+        begun, self._begun = self._begun, 0
+        return self._say(clause[begun:])
+
+    def _say(self, clause: str, *, goes_on: bool = False) -> list[Effect]:
         if not self._config.speaks:
             return []
         effects: list[Effect] = []
@@ -424,7 +434,7 @@ class Reply:
                     )
                 )
             )
-        return [*effects, SendToEngine(Append(self.tts_id, text=clause))]
+        return [*effects, SendToEngine(Append(self.tts_id, text=clause, goes_on=goes_on))]
 
     @property
     def running(self) -> tuple[str, ...]:

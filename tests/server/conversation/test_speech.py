@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from examples import examples
 from hypothesis import given, settings
@@ -91,6 +93,22 @@ def test_a_voice_that_reads_words_gets_languages_without_spaces_as_they_come() -
     assert pieces == [clause.text for clause in cut(text, policy=WORD_BY_WORD)]
     cutter = ClauseCutter(WORD_BY_WORD)
     assert [clause.text for clause in cutter.push("你好，世")] == ["你好，"]
+
+
+def test_what_is_certain_of_a_clause() -> None:
+    cutter = ClauseCutter()
+    cutter.push("It is about 3 million")
+    assert cutter.begun() == "It is "  # a number holds on to what stands around it
+    cutter.push(" light years from")
+    assert cutter.begun() == "It is about 3 million light years "
+    assert cutter.push(" here. Then") == [Clause("It is about 3 million light years from here. ", 0, 45, silent=False)]
+    assert cutter.begun() == ""  # only the first clause is hurried
+    listed = ClauseCutter()
+    listed.push("1, 2, 3")
+    assert listed.begun() == "1, 2, "
+    dated = ClauseCutter()
+    dated.push("On May 5, 2026 there")
+    assert dated.begun() == "On "
 
 
 def test_a_clause_leaves_as_soon_as_the_next_word_begins() -> None:
@@ -244,6 +262,25 @@ def test_the_deltas_do_not_matter(text: str, sizes: list[int]) -> None:
 
 
 @settings(max_examples=examples(400), deadline=None)
+@given(REPLIES, st.integers(0, 99), st.sampled_from([0.1, 0.5, 1.0]))
+def test_a_clause_holds_the_words_that_the_voice_has(text: str, seed: int, asked: float) -> None:
+    random, cutter, begun, clauses, at = Random(seed), ClauseCutter(), "", [], 0
+    while at < len(text):
+        piece = text[at : at + random.randint(1, 9)]
+        at += len(piece)
+        for clause in cutter.push(piece):
+            assert clause.text.startswith(begun)
+            begun, clauses = "", [*clauses, clause]
+        if random.random() < asked and (more := cutter.begun()):
+            assert more.startswith(begun)
+            begun = more
+            assert more[-1].isspace()
+    for clause in cutter.finish():
+        assert clause.text.startswith(begun)
+        begun, clauses = "", [*clauses, clause]
+    assert "".join(clause.text for clause in clauses) == text
+
+
 @given(REPLIES)
 def test_clauses_are_the_reply_once_and_in_order(text: str) -> None:
     clauses = cut(text)
