@@ -25,6 +25,7 @@ from voxlane.engine.kernels.norm.rms_norm import add_rms_norm, rms_norm
 from voxlane.engine.kernels.yield_flag import EVERY_LAYERS, yield_to_critical
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.models.experts import run_experts
+from voxlane.engine.models.kept_matrices import KeptMatrices
 from voxlane.engine.models.layer_weights import read_layer_weights
 from voxlane.engine.models.loading import Mode, Progress, TensorReader, Weight
 from voxlane.engine.models.spec import ModelSpec
@@ -204,7 +205,8 @@ class Decoder(DecoderLayers):
         """
         config = DecoderConfig.from_dict(weights.config)
         context_tokens = min(context_tokens or config.context_tokens, config.context_tokens)
-        reader = TensorReader(weights, _aliases(weights.names()), mode, torch.device(device), progress)
+        kept = KeptMatrices(sources) if mode == "packed" and (sources := getattr(weights, "sources", ())) else None
+        reader = TensorReader(weights, _aliases(weights.names()), mode, torch.device(device), progress, kept)
         embedding = reader.matrix(["model.embed_tokens.weight"], [config.vocab_size], config.hidden_size)
         head = embedding
         if not config.tied:

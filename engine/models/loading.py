@@ -11,6 +11,7 @@ from torch import Tensor
 from voxlane.engine.errors import TensorError
 from voxlane.engine.kernels.linear.linear import PackedPart, PackedWeight, pack_part, packable
 from voxlane.engine.kernels.linear.weights import Weight as Weight
+from voxlane.engine.models.kept_matrices import KeptMatrices
 from voxlane.engine.weights.tensors import GROUP, WeightFile, quantise
 
 Mode = Literal["packed", "float32", "bfloat16"]
@@ -30,8 +31,10 @@ class TensorReader:
         mode: Mode,
         device: torch.device,
         progress: Progress | None = None,
+        kept: KeptMatrices | None = None,
     ) -> None:
         self._weights = weights
+        self._kept = kept  # packed before
         self._aliases = aliases
         self._mode = mode
         self.device = device
@@ -87,9 +90,21 @@ class TensorReader:
         if surplus:
             others = f" (and {len(surplus) - 1} more)" if len(surplus) > 1 else ""
             raise TensorError(f"tensor {surplus[0]:.120} does not belong to this model{others}")
+        if self._kept is not None:
+            self._kept.save()
 
     def _part(self, name: str, shape: tuple[int, int]) -> PackedPart:
-        blocks = self._weights.blocks(self._source(name))
+        source = self._source(name)
+        if self._kept is not None and (part := self._kept.get(name, shape)) is not None:
+            self._take(name, shape, shape)
+            return part
+        part = self._packed(name, source, shape)
+        if self._kept is not None:
+            self._kept.put(name, part)
+        return part
+
+    def _packed(self, name: str, source: str, shape: tuple[int, int]) -> PackedPart:
+        blocks = self._weights.blocks(source)
         if blocks is None:
             blocks = quantise(self._floats(name, shape))
         else:

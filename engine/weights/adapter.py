@@ -74,6 +74,7 @@ class Adapter:
             raise WeightsError(directory, f"not an adapter: there is no {CONFIG} in it")
         self.config = AdapterConfig.read(directory)
         self._file = directory / TENSORS
+        self.sources = (self._file, directory / CONFIG)
         if not self._file.is_file():
             if (directory / PICKLE).is_file():
                 raise WeightsError(
@@ -173,6 +174,12 @@ class AdaptedWeights:
             self._copies[names.setdefault(HEAD, HEAD)] = names.get(EMBEDDING, EMBEDDING)
         self._check(names.keys(), changed)
         self._changed = {names[plain]: plain for plain in changed}
+
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        """The files that the weights come from; () if the base model's are not known."""
+        base: tuple[Path, ...] = getattr(self._base, "sources", ())
+        return (*base, *self.adapter.sources) if base else ()
 
     @property
     def config(self) -> dict[str, object]:

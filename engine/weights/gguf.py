@@ -45,6 +45,11 @@ class GGUFFile:
         self._config = config(self._header, self._rope_frequencies())
 
     @property
+    def sources(self) -> tuple[Path, ...]:
+        """The files that the weights come from."""
+        return (self.path,)
+
+    @property
     def config(self) -> dict[str, object]:
         """The architecture in the form of Hugging Face's config.json."""
         return self._config

@@ -69,7 +69,8 @@ class SafetensorsDirectory(SafetensorsFiles):
     def __init__(self, path: Path) -> None:
         self.path = path
         self._config = read_json(path / "config.json")
-        super().__init__(_files(path))
+        self.sources = (*_files(path), path / "config.json")
+        super().__init__(self.sources[:-1])
         if not self.names():
             raise WeightsError(path, "there are no tensors in it")
 

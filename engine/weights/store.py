@@ -8,6 +8,7 @@ The server's command line imports it, so it must not import torch. Layout of the
     downloads/NAME/      fetched archives and parts of files; removed when the model is complete
     verified/            notes about files whose hashes were checked
     hub/                 repositories of hf: names, in huggingface_hub's own layout
+    packed/              matrices packed for this engine, of models elsewhere; others lie beside their model
     locks/NAME           one process pulls or removes a model or a repository at a time
 """
 
@@ -17,12 +18,13 @@ import base64
 import difflib
 import errno
 import fcntl
+import json
 import logging
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -58,6 +60,19 @@ class Listing:
 def cache_root() -> Path:
     """Return the cache folder."""
     return Path(os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("voxlane"))
+
+
+def packed_folder(source: Path) -> Path:
+    """Return where the packed matrices of a model file are kept: beside a model of the catalog, else apart."""
+    return source.parent if source.is_relative_to(cache_root() / "models") else cache_root() / "packed"
+
+
+def packed_sources(packed: Path) -> list[str]:
+    """Return the files whose packed matrices a file holds: its second line says it."""
+    with open(packed, "rb") as file:
+        file.readline()
+        found: list[str] = json.loads(file.readline())
+        return found
 
 
 def list_models() -> list[Listing]:
@@ -158,8 +173,17 @@ def remove(name: str) -> None:
             for folder in folders:
                 if folder.exists():
                     shutil.rmtree(folder)
+    _remove_packed()
     if not found:
         raise StoreError(f"{name} is not here")
+
+
+def _remove_packed() -> None:
+    """Remove packed matrices whose model is gone."""
+    for packed in (cache_root() / "packed").glob("*.packed"):
+        with suppress(OSError, ValueError):
+            if not all(map(os.path.exists, packed_sources(packed))):
+                packed.unlink()
 
 
 def resolve(

@@ -22,6 +22,9 @@ from torch import Tensor
 from voxlane.engine.kernels import native
 from voxlane.engine.weights.tensors import GROUP, ROW_STEP, Blocks, pieces
 
+PACKING = 1
+"""The version of the layout: packed matrices that were kept by another one are packed anew."""
+
 ROWS = ROW_STEP
 """Output rows that lie interleaved: four NEON, two AVX2 or one AVX-512 register of int32 sums."""
 
@@ -138,7 +141,7 @@ def pack_part(blocks: Blocks, device: torch.device | None = None) -> PackedPart:
     groups, each = inputs // GROUP, _FORMS[blocks.bits, blocks.minimums is not None]
     used = groups * ROWS * (4 * blocks.bits + 2 * each)
     tile_bytes = -(-used // 64) * 64
-    data = _room(-(-out // ROWS) * tile_bytes, device or blocks.codes.device).view(-1, tile_bytes)
+    data = packed_room(-(-out // ROWS) * tile_bytes, device or blocks.codes.device).view(-1, tile_bytes)
     for rows in pieces(out, inputs):
         piece = blocks.rows(rows)
         numbers = [piece.scales.view(-1, groups, GROUP // blocks.group)]
@@ -176,12 +179,13 @@ class _LargePages:
             return room
 
 
+_CPU = torch.device("cpu")
 _CHUNK = 64 * 1024 * 1024
 _large_pages = _LargePages()
 
 
-def _room(size: int, device: torch.device) -> Tensor:
-    """Return `size` bytes of zeros."""
+def packed_room(size: int, device: torch.device = _CPU) -> Tensor:
+    """Return `size` bytes of zeros for packed matrices."""
     if device.type == "cpu" and hasattr(mmap, "MADV_HUGEPAGE"):
         return _large_pages.take(size)
     return torch.zeros(size, dtype=torch.uint8, device=device)
