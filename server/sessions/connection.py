@@ -14,7 +14,6 @@ from typing import Any, cast
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from voxlane.codecs.errors import InvalidAudio
 from voxlane.engine.api import LISTEN_RATE
 from voxlane.server import limits
 from voxlane.server.audio.opus_process import OpusStream
@@ -22,16 +21,13 @@ from voxlane.server.conversation.client_events import Audio, ConfigureSession, P
 from voxlane.server.conversation.server_events import ServerEvent
 from voxlane.server.errors import (
     HandOver,
-    InternalError,
     InvalidRequest,
     ResumedElsewhere,
     SessionLimit,
     TimedOut,
     TooFast,
-    TooLarge,
     VoxlaneError,
 )
-from voxlane.server.http.buckets import Bucket
 from voxlane.server.http.client_socket import MADE_UP, ClientSocket
 from voxlane.server.http.frames import REFUSAL, admit, give_to
 from voxlane.server.http.reply import error_response
@@ -56,6 +52,7 @@ from voxlane.server.protocols.dialect import (
 from voxlane.server.protocols.openai_realtime.client_secret import secret_defaults
 from voxlane.server.sessions.admission import Admission, admitted, check_handshake, is_secret, stale_secret
 from voxlane.server.sessions.conversation import Conversation
+from voxlane.server.sessions.driver import ConversationDriver
 from voxlane.server.sessions.outbound import NumberedPacket, TooSlow
 from voxlane.server.sessions.registry import SessionRegistry
 from voxlane.server.tenants.accounts import Account, Tenants
@@ -98,10 +95,10 @@ async def converse(
         await websocket.send_denial_response(error_response(error))
 
 
-class Connection:
+class Connection(ConversationDriver):
     """One open socket."""
 
-    leaves_by_itself = False
+    gone = WebSocketDisconnect
 
     def __init__(
         self,
@@ -113,24 +110,17 @@ class Connection:
         address: str,
         admission: Admission,
     ) -> None:
+        super().__init__(dialect.rate_limits, address, lambda: metrics.caught("connection"))
         self._websocket = websocket
         self._dialect = dialect
         self._registry = registry
         self._metrics = metrics
         self._tenants = tenants
-        self._address = address
         self._admission = admission
         self._account = admission.account
-        self._rate_limits = rates = dialect.rate_limits
-        self._loop = asyncio.get_running_loop()
-        self._began_s = self._read_s = self._loop.time()
-        self._bytes = Bucket(rates.bytes_per_s, rates.bytes_burst, self._began_s)
-        self._audio_began_s: float | None = None
         self._audio_before_s = 0.0  # seconds of audio that do not count here: on earlier connections, or made up
         self._conversation: Conversation | None = None
         self._reads = False  # a message is being processed; the next ones wait behind it
-        self._message_waits = asyncio.Event()
-        self._ended: asyncio.Future[VoxlaneError | None] = self._loop.create_future()
         self._warned = False
         self._taken_over = False  # another connection has resumed the conversation
         self._watch: asyncio.TimerHandle | None = None
@@ -169,44 +159,17 @@ class Connection:
     async def _converse(self) -> VoxlaneError | None:
         """Run until the end; return the error that ended it, None if the client is done."""
         try:
-            await self._greet(await self._hello())
+            conversation = await self._greet(await self._hello())
         except TimeoutError:
             return TimedOut("No hello came.")
-        except BadMessage as error:
-            return InvalidRequest(str(error))
-        except VoxlaneError as error:
-            return error
-        return await self._serve()
-
-    async def _serve(self) -> VoxlaneError | None:
-        """Read and write until one of them, or the conversation, ends."""
-        reader = asyncio.create_task(self._read(), name="voice read")
-        writer = asyncio.create_task(self._write(), name="voice write")
-        try:
-            await asyncio.wait({reader, writer, self._ended}, return_when=asyncio.FIRST_COMPLETED)
-            if self._ended.done():
-                return self._ended.result()
-            return await (reader if reader.done() else writer)
-        except WebSocketDisconnect:
-            raise
-        except Exception as error:  # a bug: it ends this connection, and no other
-            logger.exception(line("bug", client=self._address, error=type(error).__name__))
-            self._metrics.caught("connection")
-            return InternalError()
-        finally:
-            for task in (reader, writer):
-                task.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
-
-    def notify(self) -> None:
-        """Wake the writer: a message waits."""
-        self._message_waits.set()
+        except (BadMessage, VoxlaneError) as error:
+            return self._error_of(error)
+        return await self._serve(self._read(conversation), self._write(conversation))
 
     def end(self, error: VoxlaneError) -> None:
         """Close the connection with an error."""
         self._taken_over = self._taken_over or isinstance(error, ResumedElsewhere)
-        if not self._ended.done():
-            self._ended.set_result(error)
+        super().end(error)
 
     def report(self, played: Played) -> None:
         """Note what a player in this process has played for the client."""
@@ -241,7 +204,7 @@ class Connection:
         offered, beta = tuple(websocket.scope["subprotocols"]), websocket.headers.get("openai-beta", "")
         return Handshake(websocket.query_params, session, capabilities, offered, beta)
 
-    async def _greet(self, hello: Hello) -> None:
+    async def _greet(self, hello: Hello) -> Conversation:
         lost: list[ServerEvent] = []  # what ends turns that another server left open
         if hello.resume:
             conversation, lost = await self._take_over(hello)
@@ -282,7 +245,8 @@ class Connection:
         logger.info(line("voice open", **facts, resumed=bool(hello.resume)))
         if not hello.resume:
             conversation.open()
-        self._set_watch()
+        self._set_watch(conversation)
+        return conversation
 
     def _account_of(self, salt: str) -> Account | None:
         """Return the tenant with a salt; None if the client has shown another one's key."""
@@ -326,14 +290,6 @@ class Connection:
             self._count(len(data or b""))
         return data or b""
 
-    def _count(self, size: int) -> None:
-        """Check a message's size against the limits."""
-        self._read_s = now = self._loop.time()
-        if size > self._rate_limits.frame_bytes:
-            raise TooLarge(f"A message has at most {self._rate_limits.frame_bytes} bytes.")
-        if not self._bytes.spend(size, now):
-            raise TooFast(f"At most {self._rate_limits.bytes_per_s} bytes a second.")
-
     def _take_sound(self, message: bytes) -> bool:
         """Process a message with nothing but sound; return False if the message has to wait for its turn."""
         conversation = self._conversation
@@ -345,46 +301,33 @@ class Connection:
                 return False
             self._count(len(message))
             self._handle(conversation, sound)
-        except (BadMessage, InvalidAudio) as error:
-            self.end(InvalidRequest(str(error)))
-        except VoxlaneError as error:
-            self.end(error)
-        except Exception as error:  # a bug: it ends this connection, and no other
-            logger.exception(line("bug", client=self._address, error=type(error).__name__))
-            self._metrics.caught("connection")
-            self.end(InternalError())
+        except Exception as raised:  # noqa: BLE001
+            self.end(self._error_of(raised))
         return True
 
-    async def _read(self) -> VoxlaneError | None:
+    async def _read(self, conversation: Conversation) -> None:
         give_to(self._websocket, self._take_sound)
         try:
-            return await self._read_messages()
+            await self._read_messages(conversation)
         finally:
             give_to(self._websocket, None)
 
-    async def _read_messages(self) -> VoxlaneError | None:
-        conversation = self._conversation
-        assert conversation is not None
-        try:
-            while True:
-                self._reads = False
-                message = await self._receive()
-                self._reads = True
-                if self._ended.done():
-                    return None  # it holds the reason
-                for place, incoming in enumerate(conversation.codec.decode(message)):
-                    if isinstance(incoming, Bye):
-                        conversation.send(Farewell())
-                        return None
-                    if place and isinstance(incoming, Audio):
-                        await asyncio.sleep(0)  # a message may hold half a minute of sound: let other tasks run
-                    event = await self._decoded(incoming) if isinstance(incoming, OpusPacket) else incoming
-                    self._handle(conversation, event)
-                await asyncio.sleep(0)  # messages that came together must not block other tasks
-        except (BadMessage, InvalidAudio) as error:
-            return InvalidRequest(str(error))
-        except VoxlaneError as error:
-            return error
+    async def _read_messages(self, conversation: Conversation) -> None:
+        while True:
+            self._reads = False
+            message = await self._receive()
+            self._reads = True
+            if self._ended.done():
+                return  # it holds the reason
+            for place, incoming in enumerate(conversation.codec.decode(message)):
+                if isinstance(incoming, Bye):
+                    conversation.send(Farewell())
+                    return
+                if place and isinstance(incoming, Audio):
+                    await asyncio.sleep(0)  # a message may hold half a minute of sound: let other tasks run
+                event = await self._decoded(incoming) if isinstance(incoming, OpusPacket) else incoming
+                self._handle(conversation, event)
+            await asyncio.sleep(0)  # messages that came together must not block other tasks
 
     async def _decoded(self, packet: OpusPacket) -> Audio:
         """Return the sound of a packet."""
@@ -399,7 +342,7 @@ class Connection:
             self._registry.parking.token_arrived(conversation)
         match incoming:
             case Audio():
-                self._check_audio_rate(conversation, incoming)
+                self._check_sound(conversation, incoming)
                 if incoming.pcm:
                     conversation.feed(incoming)
             case Played():
@@ -420,23 +363,15 @@ class Connection:
             case _:
                 conversation.feed(incoming)
 
-    def _check_audio_rate(self, conversation: Conversation, audio: Audio) -> None:
-        """Raise TooFast if more audio has come than time has passed, with room for jitter."""
+    def _check_sound(self, conversation: Conversation, audio: Audio) -> None:
         if audio.made_up:  # sound that was only late comes behind it: the same seconds must not count twice
             self._audio_before_s += len(audio.pcm) / 2 / LISTEN_RATE
-            return
-        now = self._loop.time()
-        if self._audio_began_s is None:
-            self._audio_began_s = now
-        allowed = (now - self._audio_began_s) * self._rate_limits.audio_rate + self._rate_limits.audio_burst_s
-        if conversation.codec.heard_s() - self._audio_before_s > allowed:
-            raise TooFast("Audio comes faster than it can be spoken.")
+        else:
+            self._check_audio_rate(conversation.codec.heard_s() - self._audio_before_s)
 
     # ---- writing
 
-    async def _write(self) -> VoxlaneError | None:
-        conversation = self._conversation
-        assert conversation is not None
+    async def _write(self, conversation: Conversation) -> None:
         while True:
             self._message_waits.clear()
             while not self._taken_over and (run := conversation.outbound.next_run()):
@@ -464,10 +399,8 @@ class Connection:
 
     # ---- time
 
-    def _set_watch(self) -> None:
+    def _set_watch(self, conversation: Conversation) -> None:
         """Enforce the time limits, and set a timer for the next one."""
-        conversation = self._conversation
-        assert conversation is not None
         now, config = self._loop.time(), self._registry.config
         ends_s = conversation.began_s + config.session_s
         warns_s = ends_s - limits.VOICE_WARNING_SECONDS
@@ -479,7 +412,7 @@ class Connection:
             self._warned = True
             conversation.send(GoAway(ends_s - now, "session_limit"))
         next_s = min(ends_s, self._read_s + config.idle_s, ends_s if self._warned else warns_s)
-        self._watch = self._loop.call_at(next_s, self._set_watch)
+        self._watch = self._loop.call_at(next_s, self._set_watch, conversation)
         return None
 
     # ---- ending

@@ -19,9 +19,9 @@ async def test_who_is_still_being_seen_off_does_not_take_the_conversation_along(
 ) -> None:
     served, leaving, may_leave = Connection._serve, asyncio.Event(), asyncio.Event()
 
-    async def slowly(self: Connection) -> Any:
+    async def slowly(self: Connection, *work: Any) -> Any:
         try:
-            return await served(self)
+            return await served(self, *work)
         finally:  # a few turns of the event loop, made as long as is wanted
             leaving.set()
             await may_leave.wait()
