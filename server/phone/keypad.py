@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 MOST_KEYS = 64
 """Keys of one number: a longer one is cut into several."""
 
@@ -34,3 +36,12 @@ class Keypad:
     def _take(self) -> str:
         keys, self._keys = self._keys, ""
         return keys
+
+
+@dataclass(slots=True)
+class KeyRequest:
+    """A tool that waits for the caller's keys."""
+
+    call_id: str
+    cut: bool = False  # the reply that asked for keys was interrupted
+    due_s: float | None = None  # the caller presses no key any more; None: not while the reply asks or a number grows

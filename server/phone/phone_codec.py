@@ -1,4 +1,4 @@
-"""The `Codec` of a telephone call. The events go as they are to call.py, which drives the line's own player. Pure."""
+"""The `Codec` of a telephone call. The events go as they are to call_states.py, which has the line's player. Pure."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ class PhoneCodec:
     def __init__(self, hello: Hello, session_rate: int) -> None:
         self._rate = hello.output.rate
         self._loudspeaker = Loudspeaker(AudioFormat("pcm16", self._rate), session_rate)
-        self.heard_seconds = 0.0  # seconds of the caller's sound
 
     def sound(self, message: bytes) -> None:
         """Return None: the call itself reads what comes."""
 
     def heard_s(self) -> float:
-        """Return how much audio has come, in seconds."""
-        return self.heard_seconds
+        """Return 0: the caller's sound is counted by its microphone."""
+        return 0.0
 
     def session_samples(self, played: Played) -> Played:
         """Convert a position on the line to the session's samples."""
