@@ -316,7 +316,7 @@ class TalkingCall:
         self._use_keys(self._keypad.wait(now))
         if self._key_request is not None:
             self._wait_for_keys(self._key_request, now, floor)
-        if self.departure.reason != "time_limit" and now >= self._ends_s:
+        if now >= self._ends_s and not self.departure.final:
             self._effects.append(Stop())
             self.departure.begin("time_limit", now)
         if self.departure.reason is None:

@@ -27,9 +27,14 @@ class Departure:
     _unsaid: bool = False  # good-bye is still to be said
     _quiet_s: float | None = None  # since when it is quiet
 
+    @property
+    def final(self) -> bool:
+        """Whether the call ends even if the caller speaks."""
+        return self.reason in _FINAL
+
     def begin(self, reason: Reason, now: float, *, epoch: int = 0, within_s: float = LAST_WORDS_S) -> None:
         """Begin to leave. A final reason replaces another one."""
-        if self.reason is not None and (self.reason in _FINAL or reason not in _FINAL):
+        if self.reason is not None and (self.final or reason not in _FINAL):
             return
         self.reason, self.epoch = reason, epoch
         self._at_s = now + min(within_s, LAST_WORDS_S)
@@ -37,7 +42,7 @@ class Departure:
 
     def stay(self) -> bool:
         """Go on with the call, since the caller speaks; return whether that changes anything."""
-        if self.reason is None or self.reason in _FINAL:
+        if self.reason is None or self.final:
             return False
         self.reason, self._unsaid = None, False
         return True

@@ -16,7 +16,7 @@ from phone_line import PlainCodec
 
 from voxlane.engine.api import Tool
 from voxlane.server.config import PhoneConfig
-from voxlane.server.conversation.client_events import TextTurn, ToolResult
+from voxlane.server.conversation.client_events import Say, Stop, TextTurn, ToolResult
 from voxlane.server.conversation.server_events import (
     Duck,
     FloorState,
@@ -304,3 +304,12 @@ def test_tones_wait_for_the_reply_that_has_asked_for_them(reply: int, at_once: b
     assert life.talk.player.idle is not at_once
     life.feed(SpeechDone(1, 0))
     assert not life.talk.player.idle
+
+
+def test_the_longest_time_of_a_call_cuts_no_good_bye_of_a_server_that_goes_down() -> None:
+    life = begun()
+    life.now = CONFIG.call_s - 1
+    life.feed(GoAway(8.0, "draining"))
+    assert Say("Bye.") in life.tick()
+    life.now = CONFIG.call_s + 1
+    assert Stop() not in life.tick(FloorFacts("speaking"))
