@@ -6,15 +6,19 @@ import asyncio
 import io
 import json
 import logging
+import random
+import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cells import free_port
+from examples import examples, seed_of_today
 from peer import eventually
 from phone_caller import Caller, Message, NoWire, calling
 from phone_systems import SYSTEMS
@@ -22,6 +26,7 @@ from phone_systems import SYSTEMS
 from voxlane.server import limits
 from voxlane.server.config import PhoneConfig
 from voxlane.server.conversation.client_events import TextTurn
+from voxlane.server.errors import Draining
 from voxlane.server.log import LineFormatter
 from voxlane.server.phone import call as call_module
 from voxlane.server.phone.call import PhoneCall
@@ -81,7 +86,7 @@ async def ended(running: Any) -> None:
 class FarEnd:
     """The connection of a call, in memory. The far end takes messages while `reads` is set."""
 
-    def __init__(self, *messages: Message) -> None:
+    def __init__(self, *messages: Message | None) -> None:
         self.says: asyncio.Queue[Message | None] = asyncio.Queue()
         for message in messages:
             self.says.put_nowait(message)
@@ -202,6 +207,49 @@ async def test_a_far_end_that_reads_late_hears_everything_once(serving: Any) -> 
 def _bytes(message: Message) -> bytes:
     assert isinstance(message, bytes)
     return message
+
+
+# ---- any order of events
+
+
+@pytest.mark.parametrize("end", ["hang-up", "junk", "gone", "broken", "error", "cancel"])
+async def test_every_call_is_closed_once_and_leaves_its_place(serving: Any, end: str) -> None:
+    chance = random.Random(seed_of_today())
+    async with serving(phone=replace(TALKING, greeting="Hello.")) as running:
+        phone = running.service.phone
+        for _ in range(examples(60)):
+            caller: Any = SYSTEMS["twilio"](NoWire())
+            for act in chance.choices(["speak", "press", "mark"], k=chance.randrange(12)):
+                match act:
+                    case "speak":
+                        caller.speak(bytes(160))
+                    case "press":
+                        caller.press_one("1")
+                    case "mark":
+                        caller.return_mark("1")
+            if end == "hang-up":
+                await caller.stop()
+            last: list[Message | None] = {"junk": ["not JSON"], "gone": [None]}.get(end, [])
+            far = FarEnd(*caller.start(), *caller.waiting(), *last)
+            far.broken = end == "broken"
+            call = PhoneCall(far, lambda messages: recognise(messages, ()), phone, "-", lambda facts: facts)
+            task = asyncio.create_task(call.run())
+            for _ in range(chance.randrange(1, 40)):
+                await asyncio.sleep(0)
+            match end:
+                case "error":
+                    call.end(Draining())
+                case "cancel":
+                    task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert len(far.codes) == 1
+        await ended(running)
+        metrics = (await running.client.get("/metrics")).text
+        begun, over = (
+            sum(map(float, re.findall(rf"^voxlane_{name}{{.*}} (.*)$", metrics, re.MULTILINE)))
+            for name in ("calls_total", "calls_ended_total")
+        )
+        assert begun == over > 0
 
 
 # ---- bad input, on systems that are told that a call ends
