@@ -1,4 +1,4 @@
-"""Bodies of requests into checked structs; errors name the parameter, in OpenAI's shape. Pure.
+"""Bodies of requests into checked structs, and the base of answers; errors name the parameter, as OpenAI's. Pure.
 
 Every parameter is honoured, or accepted without effect, or refused by name: a parameter that is silently ignored is a
 lie. The struct is the one description: it is checked here, and shown at /openapi.json.
@@ -7,10 +7,11 @@ lie. The struct is the one description: it is checked here, and shown at /openap
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from msgspec import Meta, Struct
 
+from voxlane.engine.api import RequestStats
 from voxlane.server import limits
 from voxlane.server.errors import InvalidRequest, UnsupportedParameter
 from voxlane.server.log import quote
@@ -38,6 +39,24 @@ CacheSalt = Annotated[
 
 class Body(Struct, kw_only=True, forbid_unknown_fields=True):
     """An object that a client sends: a name that it does not have is refused."""
+
+
+class JsonReply(Struct, kw_only=True):
+    """An object that we send: a field that is not always there is UNSET by default, the others always are."""
+
+
+class TokenCounts(JsonReply):
+    """How much the model read and wrote."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+
+    @classmethod
+    def of(cls, stats: RequestStats) -> Self:
+        """Return the counts of one request."""
+        total = stats.prompt_tokens + stats.output_tokens
+        return cls(input_tokens=stats.prompt_tokens, output_tokens=stats.output_tokens, total_tokens=total)
 
 
 def read_body(

@@ -8,13 +8,14 @@ from __future__ import annotations
 import secrets
 import time
 
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from voxlane.engine.api import Finished, Started, Text, ToolCall
 from voxlane.server.api import chat_reply, chat_request
 from voxlane.server.api.chat_engine import Outputs, check_allowed, submitted
-from voxlane.server.api.chat_reply import ChatChoice, ChatOutput, Envelope
+from voxlane.server.api.chat_reply import ChatChoice, ChatCompletion, ChatOutput, ChoiceDelta, Envelope
 from voxlane.server.api.chat_request import ChatRequest
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
@@ -69,7 +70,7 @@ class ChatResponse:
                 answer = json_response(await self._collect(outputs))
                 await answer(scope, receive, outgoing.write)
 
-    async def _collect(self, outputs: Outputs) -> dict[str, object]:
+    async def _collect(self, outputs: Outputs) -> ChatCompletion:
         choices = [ChatChoice() for _ in range(self._ask.choices)]
         async for index, output in outputs:
             match output:
@@ -93,8 +94,8 @@ class ChatResponse:
             async for index, output in outputs:
                 await self._output_event(outgoing, index, output, ends)
             if self._ask.include_usage:
-                final: dict[str, object] = {"usage": chat_reply.usage(end.stats for end in ends)}
-                await outgoing.event(to_json(self._envelope.chunk([], usage_field=final)))
+                usage = chat_reply.usage_of(end.stats for end in ends)
+                await outgoing.event(to_json(self._envelope.chunk([], usage)))
             await outgoing.event(b"[DONE]")
         except VoxlaneError as error:
             await outgoing.event(to_json(error_body(error)))
@@ -116,6 +117,5 @@ class ChatResponse:
                 choice = chat_reply.closing(index, output, calls=self._calls[index])
         await outgoing.event(self._chunk([choice]))
 
-    def _chunk(self, choices: list[dict[str, object]]) -> bytes:
-        usage_field: dict[str, object] | None = {"usage": None} if self._ask.include_usage else None
-        return to_json(self._envelope.chunk(choices, usage_field=usage_field))
+    def _chunk(self, choices: list[ChoiceDelta]) -> bytes:
+        return to_json(self._envelope.chunk(choices, None if self._ask.include_usage else UNSET))

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from voxlane.server import limits
-from voxlane.server.api.bodies import Body, read_body, wrong
+from voxlane.server.api.bodies import Body, JsonReply, read_body, wrong
 from voxlane.server.api.service import Service, service_of
 from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import Draining, InvalidRequest, TooLarge
@@ -60,6 +60,20 @@ class ClientSecretBody(Body):
     ] = field(default_factory=dict)
 
 
+class ClientSecret(JsonReply):
+    """A secret, which is told only once."""
+
+    value: Annotated[str, Meta(description="The secret: `ek_` and 43 characters.")]
+    expires_at: Annotated[int, Meta(description="When, in seconds since 1970.")]
+    session: Annotated[
+        dict[str, Any],
+        Meta(
+            description="The whole session as a connection finds it, in OpenAI's words.",
+            extra_json_schema={"required": ["id", "object", "type"]},
+        ),
+    ]
+
+
 async def client_secrets(request: Request) -> Response:
     """Answer POST /v1/realtime/client_secrets."""
     service = service_of(request)
@@ -70,7 +84,7 @@ async def client_secrets(request: Request) -> Response:
     value, expires_at = service.sessions.secrets.issue(
         ask.session, ask.expires_after.seconds, account_of(request.scope)
     )
-    return json_response({"value": value, "expires_at": expires_at, "session": session})
+    return json_response(ClientSecret(value=value, expires_at=expires_at, session=session))
 
 
 def parse(values: Mapping[str, Any]) -> ClientSecretBody:

@@ -3,17 +3,52 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Annotated, Literal
 
+from msgspec import Meta
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
+from voxlane.server.api.bodies import JsonReply
 from voxlane.server.api.reference.openapi import endpoints, facts_of
 from voxlane.server.api.service import VERSION, service_of
 from voxlane.server.audio.voices import served_name
+from voxlane.server.engine_client.engine_client import State
 from voxlane.server.errors import Draining, Unauthorized
 from voxlane.server.http.middleware import check_key
 from voxlane.server.http.reply import error_response, json_response
+from voxlane.server.room.meter import RoomFacts
+
+
+class Alive(JsonReply, kw_only=True):
+    """The process lives."""
+
+    status: Literal["alive"] = "alive"
+    version: str = VERSION
+    key_needed: Annotated[bool, Meta(description="Whether requests to `/v1` need a key.")]
+
+
+class ReadyReply(JsonReply, kw_only=True):
+    """New requests and conversations are served."""
+
+    status: Literal["ready"] = "ready"
+    version: str = VERSION
+    at: Annotated[str, Meta(description="The name of this server at its balancer, as in `server.at`.")]
+    room: RoomFacts
+
+
+class Health(JsonReply, kw_only=True):
+    """The server's state and its models."""
+
+    status: Annotated[State | Literal["draining"], Meta(description="Only `ready` is good.")]
+    version: str = VERSION
+    model: Annotated[str, Meta(description="The model that chats; empty if there is none.")]
+    asr_model: Annotated[str, Meta(description="The model that listens.")]
+    tts_model: Annotated[str, Meta(description="The model that speaks.")]
+    speech_model: Annotated[str, Meta(description="The model that answers speech with speech.")]
+    open_requests: Annotated[int, Meta(ge=0, description="How many the engine has.")]
+    room: RoomFacts
 
 
 async def livez(request: Request) -> Response:
@@ -21,7 +56,7 @@ async def livez(request: Request) -> Response:
 
     `key_needed` tells a page whether it may ask for more without a key.
     """
-    return json_response({"status": "alive", "version": VERSION, "key_needed": service_of(request).tenants.key_needed})
+    return json_response(Alive(key_needed=service_of(request).tenants.key_needed))
 
 
 async def readyz(request: Request) -> Response:
@@ -35,25 +70,22 @@ async def readyz(request: Request) -> Response:
         return error_response(Draining())
     if not service.engine.connected:
         return error_response(service.engine.not_ready())
-    at = service.config.server.at
-    return json_response({"status": "ready", "version": VERSION, "at": at, "room": service.room.report.facts})
+    return json_response(ReadyReply(at=service.config.server.at, room=service.room.report.facts))
 
 
 async def healthz(request: Request) -> Response:
     """Answer 200 when requests can be served, 503 with the state otherwise."""
     service = service_of(request)
-    state = "draining" if service.request_limit.closed else service.engine.state
-    body = {
-        "status": state,
-        "version": VERSION,
-        "model": service.chat_model,
-        "asr_model": service.asr_model,
-        "tts_model": served_name(service.config.engine.tts_model),
-        "speech_model": served_name(service.config.engine.speech_model),
-        "open_requests": service.engine.open_streams,
-        "room": service.room.report.facts,
-    }
-    return json_response(body, 200 if state == "ready" else 503)
+    health = Health(
+        status="draining" if service.request_limit.closed else service.engine.state,
+        model=service.chat_model,
+        asr_model=service.asr_model,
+        tts_model=served_name(service.config.engine.tts_model),
+        speech_model=served_name(service.config.engine.speech_model),
+        open_requests=service.engine.open_streams,
+        room=service.room.report.facts,
+    )
+    return json_response(health, 200 if health.status == "ready" else 503)
 
 
 async def metrics(request: Request) -> Response:

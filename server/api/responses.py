@@ -18,8 +18,16 @@ from voxlane.server.api.chat_engine import Outputs, check_allowed, submitted
 from voxlane.server.api.chat_request import ChatRequest
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
-from voxlane.server.api.responses_reply import RESPONSE_PREFIX, Event, ResponseWriter, item_page, response_of_item
-from voxlane.server.api.responses_request import InputItem, KeptResponse, ResponsesRequest
+from voxlane.server.api.responses_reply import (
+    RESPONSE_PREFIX,
+    Event,
+    KeptResponse,
+    ResponseDeleted,
+    ResponseWriter,
+    item_page,
+    response_of_item,
+)
+from voxlane.server.api.responses_request import InputItem, ResponsesRequest
 from voxlane.server.api.service import Service, service_of
 from voxlane.server.errors import (
     NotInBackground,
@@ -64,7 +72,7 @@ async def delete_response(request: Request) -> Response:
     service, response_id = service_of(request), request.path_params["response_id"]
     if not service.responses.drop(account_of(request.scope).salt, response_id):
         raise ResponseNotFound
-    return json_response({"id": response_id, "object": "response", "deleted": True})
+    return json_response(ResponseDeleted(id=response_id))
 
 
 async def list_input_items(request: Request) -> Response:
@@ -101,11 +109,11 @@ class ResponseDesk:
         """Keep a response; one that is too large, or finds no room, says that it is not stored."""
         data = msgspec.json.encode(kept)
         try:
-            stored = self.service.responses.keep(self.account.salt, kept.response["id"], data)
+            stored = self.service.responses.keep(self.account.salt, kept.response.id, data)
         except StoreUnavailable:  # the answer itself is not lost
             stored = False
         if not stored:
-            kept.response["store"] = False
+            kept.response.store = False
 
     def before(self, previous_id: str | None) -> list[InputItem]:
         """Return the items of the conversation that a request goes on with."""
@@ -184,7 +192,7 @@ class ResponsesResponse:
                 await _send(outgoing, event)
             async for _, output in outputs:
                 events = list(self._writer.write(output, int(time.time())))
-                if self._writer.response["usage"] is not None:
+                if self._writer.response.usage is not None:
                     self._keep()  # before the client learns of the end, and goes on from it
                 for event in events:
                     await _send(outgoing, event)

@@ -6,18 +6,23 @@ One writer serves both forms of an answer: an answer that is not streamed is the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from msgspec import to_builtins
+from msgspec import Meta, Struct, field, structs, to_builtins
 
 from voxlane.engine.api import Finished, RequestStats, Started, Text, TokenLogprob, ToolCall
-from voxlane.server.api.bodies import wrong
-from voxlane.server.api.chat_reply import FINISH_REASONS, ChatOutput, token_logprobs
+from voxlane.server.api.bodies import JsonReply, wrong
+from voxlane.server.api.chat_reply import FINISH_REASONS, ChatOutput, ChosenToken, token_logprobs
 from voxlane.server.api.responses_request import LOGPROBS, InputItem, InputItemsQuery, ResponsesRequest, text_of
 from voxlane.server.api.thoughts import ReasoningText
 from voxlane.server.errors import Overloaded, VoxlaneError
 
-Event = dict[str, Any]
+_EVENT = {
+    "properties": {"type": {"type": "string"}, "sequence_number": {"type": "integer", "minimum": 0}},
+    "required": ["type", "sequence_number"],
+    "additionalProperties": True,
+}
+Event = Annotated[dict[str, Any], Meta(description="As `response.output_text.delta`.", extra_json_schema=_EVENT)]
 
 RESPONSE_PREFIX = "resp_"
 _MESSAGE_PREFIX, _CALL_PREFIX, _RESULT_PREFIX = "msg_", "fc_", "fco_"
@@ -31,11 +36,150 @@ def response_of_item(item_id: str) -> str:
     return ""
 
 
+class OutputText(JsonReply, tag_field="type", tag="output_text", kw_only=True):
+    """A piece of what the model said."""
+
+    text: str
+    annotations: Annotated[list[Any], Meta(max_length=0, description="Always empty.")] = field(default_factory=list)
+    logprobs: Annotated[list[ChosenToken], Meta(description="Empty unless they were asked for.")]
+
+
+class InputText(JsonReply, tag_field="type", tag="input_text"):
+    """A piece of what the model was given."""
+
+    text: str
+
+
+class MessageItem(JsonReply, tag_field="type", tag="message", kw_only=True):
+    """A message."""
+
+    id: str
+    status: Literal["in_progress", "completed", "incomplete"] = "completed"
+    role: Literal["assistant", "user", "system", "developer"] = "assistant"
+    content: list[OutputText | InputText]
+
+
+class CallItem(JsonReply, tag_field="type", tag="function_call", kw_only=True):
+    """A function to call."""
+
+    id: str
+    status: Literal["in_progress", "completed"] = "completed"
+    call_id: Annotated[str, Meta(description="For the `function_call_output`.")]
+    name: str
+    arguments: Annotated[str, Meta(description="A JSON object, as text.")]
+
+
+class ResultItem(JsonReply, tag_field="type", tag="function_call_output", kw_only=True):
+    """What a function returned."""
+
+    id: str
+    status: Literal["completed"] = "completed"
+    call_id: Annotated[str, Meta(description="Of the call that it answers.")]
+    output: str
+
+
+class ResponseItemList(JsonReply, kw_only=True):
+    """A page of the items that led to a response."""
+
+    object: Literal["list"] = "list"
+    data: list[MessageItem | CallItem | ResultItem]
+    first_id: Annotated[str, Meta(description="Of the first item; empty if there is none.")]
+    last_id: Annotated[str, Meta(description="For `after`; empty if there is none.")]
+    has_more: Annotated[bool, Meta(description="Whether others follow.")]
+
+
+class ReadTokens(JsonReply):
+    """Some of the tokens that were read."""
+
+    cached_tokens: Annotated[int, Meta(description="Tokens that were already known.")]
+    cache_write_tokens: Annotated[int, Meta(description="Always 0.")] = 0
+
+
+class WrittenTokens(JsonReply):
+    """Some of the tokens that were written."""
+
+    reasoning_tokens: Annotated[int, Meta(description="Always 0.")] = 0
+
+
+class ResponseUsage(JsonReply):
+    """How much the model read and wrote."""
+
+    input_tokens: int
+    input_tokens_details: ReadTokens
+    output_tokens: int
+    output_tokens_details: WrittenTokens
+    total_tokens: int
+
+
+class ResponseFailure(JsonReply):
+    """Why there is no response."""
+
+    code: str
+    message: str
+
+
+class Incomplete(JsonReply):
+    """Why a response ended early."""
+
+    reason: Literal["max_output_tokens"] = "max_output_tokens"
+
+
+class Reasoning(JsonReply):
+    """How the model was told to think: it cannot be."""
+
+    effort: None = None
+    summary: None = None
+
+
+class ResponseObject(JsonReply, kw_only=True):
+    """A response, with what was asked for."""
+
+    id: Annotated[str, Meta(description="For `previous_response_id`.")]
+    object: Literal["response"] = "response"
+    created_at: Annotated[int, Meta(description="When, in seconds since 1970.")]
+    status: Literal["completed", "incomplete", "failed", "in_progress"] = "in_progress"
+    background: Annotated[bool, Meta(description="Always false.")] = False
+    completed_at: Annotated[
+        int | None, Meta(description="When, in seconds since 1970; `null` unless it is complete.")
+    ] = None
+    error: ResponseFailure | None = None
+    incomplete_details: Incomplete | None = None
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: None = None
+    model: Annotated[str, Meta(description="The name that was asked for.")]
+    output: Annotated[
+        list[MessageItem | CallItem], Meta(description="What the model said, and the functions to call.")
+    ] = field(default_factory=list)
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    reasoning: Reasoning = field(default_factory=Reasoning)
+    service_tier: Literal["default"] = "default"
+    store: Annotated[bool, Meta(description="Whether it is kept.")]
+    temperature: Annotated[float | None, Meta(description="`null`: the model's own.")]
+    text: Annotated[dict[str, Any], Meta(description="As it was asked for.")]
+    tool_choice: Annotated[Any, Meta(description="As it was asked for.")]
+    tools: Annotated[list[dict[str, Any]], Meta(description="As they were declared.")]
+    top_logprobs: int
+    top_p: Annotated[float | None, Meta(description="`null`: the model's own.")]
+    truncation: Literal["disabled"] = "disabled"
+    usage: ResponseUsage | None = None
+    metadata: dict[str, str]
+
+
+class ResponseDeleted(JsonReply):
+    """A response that is kept no longer."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Annotated[bool, Meta(description="Always true.")] = True
+
+
 class ResponseWriter:
     """One response as it grows; each output of the engine becomes events."""
 
     def __init__(self, ask: ResponsesRequest, response_id: str, created_s: int, model: str) -> None:
-        self.response: dict[str, Any] = _opening(ask, response_id, created_s, model)
+        self.response = _opening(ask, response_id, created_s, model)
         self._key = response_id.removeprefix(RESPONSE_PREFIX)
         self._with_logprobs = LOGPROBS in ask.body.include
         self._text: list[str] = []  # of the message that is being written
@@ -45,8 +189,8 @@ class ResponseWriter:
 
     def begin(self) -> Iterator[Event]:
         """Yield the events with which a stream begins."""
-        yield self._event("response.created", response=self.response | {"output": []})
-        yield self._event("response.in_progress", response=self.response | {"output": []})
+        yield self._event("response.created", response=structs.replace(self.response, output=[]))
+        yield self._event("response.in_progress", response=structs.replace(self.response, output=[]))
 
     def write(self, output: ChatOutput, now_s: int) -> Iterator[Event]:
         """Yield the events for one output; the last output completes the response."""
@@ -67,20 +211,20 @@ class ResponseWriter:
     def fail(self, error: VoxlaneError) -> Iterator[Event]:
         """Yield the event of a response that has failed after its stream began."""
         code = "rate_limit_exceeded" if isinstance(error, Overloaded) else "server_error"
-        self.response |= {"status": "failed", "error": {"code": code, "message": error.message}}
+        self.response.status, self.response.error = "failed", ResponseFailure(code=code, message=error.message)
         yield self._event("response.failed", response=self.response)
 
     def _finish(self, end: Finished, now_s: int) -> Iterator[Event]:
         whole = FINISH_REASONS[end.reason] == "stop"
-        status = "completed" if whole else "incomplete"
-        if not self.response["output"]:
+        status: Literal["completed", "incomplete"] = "completed" if whole else "incomplete"
+        if not self.response.output:
             yield from self._begin_message()  # an answer without a word is an empty message
         yield from self._end_message(status)
-        self.response |= {"status": status, "usage": _usage(end.stats)}
+        self.response.status, self.response.usage = status, _usage(end.stats)
         if whole:
-            self.response["completed_at"] = now_s
+            self.response.completed_at = now_s
         else:
-            self.response["incomplete_details"] = {"reason": "max_output_tokens"}
+            self.response.incomplete_details = Incomplete()
         yield self._event(f"response.{status}", response=self.response)
 
     # ---- items
@@ -88,7 +232,7 @@ class ResponseWriter:
     @property
     def _index(self) -> int:
         """The number of the item that is being written."""
-        return len(self.response["output"])
+        return len(self.response.output)
 
     def _begin_message(self) -> Iterator[Event]:
         if self._writing:
@@ -96,41 +240,41 @@ class ResponseWriter:
         self._writing, self._text, self._tokens = True, [], []
         item = self._message("in_progress", [])
         yield self._event("response.output_item.added", output_index=self._index, item=item)
-        yield self._part_event("response.content_part.added", part=_part("", []))
+        yield self._part_event("response.content_part.added", part=OutputText(text="", logprobs=[]))
 
-    def _end_message(self, status: str) -> Iterator[Event]:
+    def _end_message(self, status: Literal["completed", "incomplete"]) -> Iterator[Event]:
         if not self._writing:
             return
         text, told = "".join(self._text), token_logprobs(self._tokens)
-        part = _part(text, told)
+        part = OutputText(text=text, logprobs=told)
         yield self._part_event("response.output_text.done", text=text, logprobs=told)
         yield self._part_event("response.content_part.done", part=part)
         item = self._message(status, [part])
         yield self._event("response.output_item.done", output_index=self._index, item=item)
-        self.response["output"].append(item)
+        self.response.output.append(item)
         self._writing = False
 
     def _call(self, call: ToolCall) -> Iterator[Event]:
         item_id, index = self._item_id(_CALL_PREFIX), self._index
-        item = {"id": item_id, "type": "function_call", "call_id": call.call_id, "name": call.name}
-        opening = item | {"arguments": "", "status": "in_progress"}
-        whole = item | {"arguments": call.arguments, "status": "completed"}
+        whole = CallItem(id=item_id, call_id=call.call_id, name=call.name, arguments=call.arguments)
+        opening = structs.replace(whole, arguments="", status="in_progress")
         at = {"item_id": item_id, "output_index": index}
         yield self._event("response.output_item.added", output_index=index, item=opening)
         yield self._event("response.function_call_arguments.delta", **at, delta=call.arguments)
         yield self._event("response.function_call_arguments.done", **at, name=call.name, arguments=call.arguments)
         yield self._event("response.output_item.done", output_index=index, item=whole)
-        self.response["output"].append(whole)
+        self.response.output.append(whole)
 
-    def _message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-        item_id = self._item_id(_MESSAGE_PREFIX)
-        return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
+    def _message(
+        self, status: Literal["in_progress", "completed", "incomplete"], content: list[OutputText | InputText]
+    ) -> MessageItem:
+        return MessageItem(id=self._item_id(_MESSAGE_PREFIX), status=status, content=content)
 
     def _item_id(self, prefix: str) -> str:
         """Return an id that leads back to this response: see response_of_item()."""
         return f"{prefix}{self._key}_{self._index}"
 
-    def _told(self, output: Text) -> list[dict[str, object]]:
+    def _told(self, output: Text) -> list[ChosenToken]:
         return token_logprobs(output.logprobs) if self._with_logprobs else []
 
     # ---- events
@@ -145,36 +289,22 @@ class ResponseWriter:
         return {"type": kind, "sequence_number": self._sequence - 1, **values}
 
 
-def _part(text: str, logprobs: list[dict[str, object]]) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
-
-
-def _opening(ask: ResponsesRequest, response_id: str, created_s: int, model: str) -> dict[str, Any]:
+def _opening(ask: ResponsesRequest, response_id: str, created_s: int, model: str) -> ResponseObject:
     """Return a response before its first word, with what was asked for."""
     body = ask.body
-    return {
-        "id": response_id,
-        "object": "response",
-        "created_at": created_s,
-        "status": "in_progress",
-        "background": False,
-        "completed_at": None,
-        "error": None,
-        "incomplete_details": None,
-        "instructions": body.instructions,
-        "max_output_tokens": body.max_output_tokens,
-        "max_tool_calls": None,
-        "model": model,
-        "output": [],
-        "parallel_tool_calls": body.parallel_tool_calls,
-        "previous_response_id": body.previous_response_id,
-        "reasoning": {"effort": None, "summary": None},
-        "service_tier": "default",
-        "store": body.store,
-        "temperature": body.temperature,
-        "text": {"format": _format(ask), "verbosity": "medium"},
-        "tool_choice": to_builtins(body.tool_choice or "auto"),
-        "tools": [
+    return ResponseObject(
+        id=response_id,
+        created_at=created_s,
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        model=model,
+        parallel_tool_calls=body.parallel_tool_calls,
+        previous_response_id=body.previous_response_id,
+        store=body.store,
+        temperature=body.temperature,
+        text={"format": _format(ask), "verbosity": "medium"},
+        tool_choice=to_builtins(body.tool_choice or "auto"),
+        tools=[
             {
                 "type": "function",
                 "name": tool.name,
@@ -184,12 +314,10 @@ def _opening(ask: ResponsesRequest, response_id: str, created_s: int, model: str
             }
             for tool in body.tools
         ],
-        "top_logprobs": body.top_logprobs or 0,
-        "top_p": body.top_p,
-        "truncation": "disabled",
-        "usage": None,
-        "metadata": body.metadata,
-    }
+        top_logprobs=body.top_logprobs or 0,
+        top_p=body.top_p,
+        metadata=body.metadata,
+    )
 
 
 def _format(ask: ResponsesRequest) -> dict[str, Any]:
@@ -203,46 +331,71 @@ def _format(ask: ResponsesRequest) -> dict[str, Any]:
     return told
 
 
-def _usage(stats: RequestStats) -> dict[str, Any]:
-    return {
-        "input_tokens": stats.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": stats.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": stats.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": stats.prompt_tokens + stats.output_tokens,
-    }
+def _usage(stats: RequestStats) -> ResponseUsage:
+    return ResponseUsage(
+        input_tokens=stats.prompt_tokens,
+        input_tokens_details=ReadTokens(cached_tokens=stats.cached_tokens),
+        output_tokens=stats.output_tokens,
+        output_tokens_details=WrittenTokens(),
+        total_tokens=stats.prompt_tokens + stats.output_tokens,
+    )
 
 
 # ---- the items that led to a response
 
 
-def item_page(items: Sequence[InputItem], query: InputItemsQuery) -> dict[str, Any]:
+def item_page(items: Sequence[InputItem], query: InputItemsQuery) -> ResponseItemList:
     """Return one page of input items; raise InvalidRequest if `after` is none of them."""
     told = [_input_item(item) for item in (items if query.order == "asc" else reversed(items))]
     if query.after is not None:
-        places = [place for place, item in enumerate(told) if item["id"] == query.after]
+        places = [place for place, item in enumerate(told) if item.id == query.after]
         if not places:
             raise wrong("after", "is not the id of an input item of this response")
         told = told[places[0] + 1 :]
     page = told[: query.limit]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else "",
-        "last_id": page[-1]["id"] if page else "",
-        "has_more": len(told) > len(page),
-    }
+    return ResponseItemList(
+        data=page,
+        first_id=page[0].id if page else "",
+        last_id=page[-1].id if page else "",
+        has_more=len(told) > len(page),
+    )
 
 
-def _input_item(item: InputItem) -> dict[str, Any]:
-    about = {"id": item.id, "type": item.type, "status": "completed"}
+def _input_item(item: InputItem) -> MessageItem | CallItem | ResultItem:
+    item_id, call_id = item.id or "", item.call_id or ""
     match item.type:
         case "function_call":
-            return about | {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
+            return CallItem(id=item_id, call_id=call_id, name=item.name or "", arguments=item.arguments or "")
         case "function_call_output":
-            return about | {"call_id": item.call_id, "output": text_of(item.output)}
+            return ResultItem(id=item_id, call_id=call_id, output=text_of(item.output))
         case _:
             texts = [item.content] if isinstance(item.content, str) else [part.text for part in item.content or ()]
             said = item.role == "assistant"
-            parts = [_part(text, []) if said else {"type": "input_text", "text": text} for text in texts]
-            return about | {"role": item.role or "user", "content": parts}
+            parts = [OutputText(text=text, logprobs=[]) if said else InputText(text=text) for text in texts]
+            return MessageItem(id=item_id, role=item.role or "user", content=parts)
+
+
+class KeptResponse(Struct):
+    """A response with all that led to it, as it is kept for the one that follows."""
+
+    response: ResponseObject
+    before: list[InputItem]  # the items of earlier responses
+    input: list[InputItem]
+
+    def conversation(self) -> list[InputItem]:
+        """Return all items up to and with this response's own."""
+        return [*self.context(), *self.output()]
+
+    def context(self) -> list[InputItem]:
+        """Return all items that led to this response."""
+        return [*self.before, *self.input]
+
+    def output(self) -> list[InputItem]:
+        """Return the items that this response has made, as they are sent back."""
+        return [_output_item(item) for item in self.response.output]
+
+
+def _output_item(item: MessageItem | CallItem) -> InputItem:
+    if isinstance(item, MessageItem):
+        return InputItem(id=item.id, role="assistant", content="".join(part.text for part in item.content))
+    return InputItem(type="function_call", id=item.id, call_id=item.call_id, name=item.name, arguments=item.arguments)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field, structs
+from msgspec import Meta, field, structs
 
 from voxlane.engine.api import ChatMessage, Tool, ToolUse, sampling_of
 from voxlane.server import limits
@@ -285,40 +285,6 @@ def named(items: Sequence[InputItem], key: str) -> list[InputItem]:
         item if item.id else structs.replace(item, id=f"{_PREFIXES[item.type]}{key}_i{index}")
         for index, item in enumerate(items)
     ]
-
-
-class KeptResponse(Struct):
-    """A response with all that led to it, as it is kept for the one that follows."""
-
-    response: dict[str, Any]
-    before: list[InputItem]  # the items of earlier responses
-    input: list[InputItem]
-
-    def conversation(self) -> list[InputItem]:
-        """Return all items up to and with this response's own."""
-        return [*self.before, *self.input, *self.output()]
-
-    def context(self) -> list[InputItem]:
-        """Return all items that led to this response."""
-        return [*self.before, *self.input]
-
-    def output(self) -> list[InputItem]:
-        """Return the items that this response has made."""
-        return [output_item(item) for item in self.response["output"]]
-
-
-def output_item(item: Mapping[str, Any]) -> InputItem:
-    """Return an item of an answer as it is sent back."""
-    if item["type"] == "function_call":
-        return InputItem(
-            type="function_call",
-            id=item["id"],
-            call_id=item["call_id"],
-            name=item["name"],
-            arguments=item["arguments"],
-        )
-    text = "".join(part["text"] for part in item["content"])
-    return InputItem(id=item["id"], role="assistant", content=text)
 
 
 def no_reference(index: int) -> UnsupportedParameter:

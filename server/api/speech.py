@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
+from typing import Annotated
 
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -16,6 +18,7 @@ from voxlane.codecs.encode import formats
 from voxlane.codecs.errors import CodecMissing
 from voxlane.engine.api import RequestStats, Samples, Submit
 from voxlane.server.api import speech_request
+from voxlane.server.api.bodies import JsonReply, TokenCounts
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
 from voxlane.server.api.service import TTS_ALIASES, Service, service_of
@@ -29,6 +32,18 @@ from voxlane.server.http.body import read_object
 from voxlane.server.http.middleware import account_of
 from voxlane.server.http.reply import error_body, to_json
 from voxlane.server.tenants.accounts import Account
+
+
+class SpeechAudioDelta(JsonReply, tag_field="type", tag="speech.audio.delta"):
+    """More of the file."""
+
+    audio: Annotated[str, Meta(description="Base64 of the next bytes of the file.")]
+
+
+class SpeechAudioDone(JsonReply, tag_field="type", tag="speech.audio.done"):
+    """The end of the file."""
+
+    usage: TokenCounts
 
 
 async def speech(request: Request) -> SpeechResponse:
@@ -81,7 +96,7 @@ class SpeechResponse:
             stats = await self._speak(file, outgoing)
             await self._send(await asyncio.to_thread(file.finish), outgoing)
             if self._ask.events:
-                await outgoing.event(to_json({"type": "speech.audio.done", "usage": _usage(stats)}))
+                await outgoing.event(to_json(SpeechAudioDone(usage=TokenCounts.of(stats))))
         except CodecMissing as error:
             raise UnsupportedParameter(f"{error}.", param="response_format") from error
         except VoxlaneError as error:
@@ -128,11 +143,6 @@ class SpeechResponse:
             return
         if self._ask.events:
             audio = base64.b64encode(data).decode()
-            await outgoing.event(to_json({"type": "speech.audio.delta", "audio": audio}))
+            await outgoing.event(to_json(SpeechAudioDelta(audio=audio)))
         else:
             await outgoing.body(data)
-
-
-def _usage(stats: RequestStats) -> dict[str, int]:
-    total = stats.prompt_tokens + stats.output_tokens
-    return {"input_tokens": stats.prompt_tokens, "output_tokens": stats.output_tokens, "total_tokens": total}

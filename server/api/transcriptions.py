@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from typing import Annotated
 
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from voxlane.engine.api import LISTEN_RATE, ListenParams, RequestStats, Submit, Words
 from voxlane.server.api import transcription_request
+from voxlane.server.api.bodies import JsonReply, TokenCounts
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
 from voxlane.server.api.service import ASR_ALIASES, Service, service_of
 from voxlane.server.api.transcription_request import TranscriptionRequest
 from voxlane.server.api.upload import read_form, to_samples
 from voxlane.server.audio.hearing import hear, whole
-from voxlane.server.audio.transcript import VTT_HEADER, Transcript, cues, srt, verbose, vtt
+from voxlane.server.audio.transcript import VTT_HEADER, DurationUsage, Transcript, cues, srt, verbose, vtt
 from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import InvalidRequest, ModelNotFound, VoxlaneError
 from voxlane.server.http.middleware import account_of
@@ -30,6 +33,30 @@ from voxlane.server.log import quote
 from voxlane.server.tenants.accounts import Account
 
 FILE = "file"
+
+
+class Transcription(JsonReply):
+    """The words of a recording."""
+
+    text: str
+    usage: DurationUsage
+
+
+class TranscriptDelta(JsonReply, tag_field="type", tag="transcript.text.delta"):
+    """More words."""
+
+    delta: Annotated[str, Meta(description="The next words; they will not change.")]
+
+
+class TranscriptUsage(TokenCounts, tag_field="type", tag="tokens"):
+    """How much the model read and wrote."""
+
+
+class TranscriptDone(JsonReply, tag_field="type", tag="transcript.text.done"):
+    """The end of the words."""
+
+    text: Annotated[str, Meta(description="All of it.")]
+    usage: TranscriptUsage
 
 
 async def transcriptions(request: Request) -> TranscriptionResponse:
@@ -127,7 +154,7 @@ class TranscriptionResponse:
 
         async def tell(delta: str) -> None:
             if delta and events is not None:
-                await events.event(to_json({"type": "transcript.text.delta", "delta": delta}))
+                await events.event(to_json(TranscriptDelta(delta=delta)))
 
         submit = Submit(
             request_id=f"transcription-{secrets.token_hex(12)}",
@@ -153,13 +180,7 @@ class TranscriptionResponse:
         transcript = Transcript()
         try:
             stats = await self._hear(ask, samples, transcript, events)
-            usage = {
-                "type": "tokens",
-                "input_tokens": stats.prompt_tokens,
-                "output_tokens": stats.output_tokens,
-                "total_tokens": stats.prompt_tokens + stats.output_tokens,
-            }
-            done = {"type": "transcript.text.done", "text": transcript.text, "usage": usage}
+            done = TranscriptDone(text=transcript.text, usage=TranscriptUsage.of(stats))
             await events.event(to_json(done))
             await events.event(b"[DONE]")
         except VoxlaneError as error:
@@ -171,15 +192,16 @@ class TranscriptionResponse:
 
 def _whole(ask: TranscriptionRequest, transcript: Transcript, duration_s: float) -> Response:
     all_cues = [cue for segment in transcript.segments for cue in cues(segment)]
-    usage = {"type": "duration", "seconds": round(duration_s, 3)}
+    usage = DurationUsage(seconds=round(duration_s, 3))
     match ask.response_format:
         case "json":
-            return json_response({"text": transcript.text, "usage": usage})
+            return json_response(Transcription(text=transcript.text, usage=usage))
         case "verbose_json":
             body = verbose(transcript, duration_s, segments=ask.segments, words=ask.words)
+            body.usage = usage
             if ask.translate:
-                body |= {"task": "translate", "language": "english"}
-            return json_response({**body, "usage": usage})
+                body.task, body.language = "translate", "english"
+            return json_response(body)
         case "text":
             return Response(f"{transcript.text}\n", media_type="text/plain")
         case "srt":

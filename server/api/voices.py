@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import secrets
 import time
+from typing import Annotated, Literal
 
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -16,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from voxlane.engine.api import CLIP_RATE, CLIP_SECONDS, CloneParams, Finished, Submit, VoiceMade
 from voxlane.server import limits
 from voxlane.server.api import voice_request
-from voxlane.server.api.bodies import wrong
+from voxlane.server.api.bodies import JsonReply, wrong
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.service import Service, service_of
 from voxlane.server.api.upload import read_form, to_samples
@@ -43,10 +45,35 @@ PIECE_BYTES = CLIP_RATE * 2
 """One second: fits one packet to the engine."""
 
 
+class Voice(JsonReply, kw_only=True):
+    """A voice that was made from a recording."""
+
+    id: Annotated[str, Meta(description="Its name.")]
+    object: Literal["audio.voice"] = "audio.voice"
+    name: str
+    created_at: Annotated[int, Meta(description="When, in seconds since 1970.")]
+    type: Literal["audio_sample"] = "audio_sample"
+
+
+class VoiceList(JsonReply, kw_only=True):
+    """The voices that were made."""
+
+    object: Literal["list"] = "list"
+    data: list[Voice]
+
+
+class VoiceDeleted(JsonReply):
+    """A voice that is no more."""
+
+    id: Annotated[str, Meta(description="Its name.")]
+    object: Literal["audio.voice.deleted"] = "audio.voice.deleted"
+    deleted: Annotated[bool, Meta(description="Always true.")] = True
+
+
 async def list_voices(request: Request) -> Response:
     """Answer GET /v1/audio/voices."""
     voices = [_shown(voice) for voice in service_of(request).engine.voices.all()]
-    return json_response({"object": "list", "data": voices})
+    return json_response(VoiceList(data=voices))
 
 
 async def delete_voice(request: Request) -> Response:
@@ -56,7 +83,7 @@ async def delete_voice(request: Request) -> Response:
         raise VoiceNotFound(f"{quote(name)} was asked for.", param="name")
     service.sessions.forget_voice(name)
     await service.engine.forget_voice(name)
-    return json_response({"id": name, "object": "audio.voice.deleted", "deleted": True})
+    return json_response(VoiceDeleted(id=name))
 
 
 async def create_voice(request: Request) -> VoiceResponse:
@@ -145,11 +172,5 @@ class VoiceResponse:
         return profile
 
 
-def _shown(voice: KeptVoice) -> dict[str, object]:
-    return {
-        "id": voice.name,
-        "object": "audio.voice",
-        "name": voice.name,
-        "created_at": voice.made_s,
-        "type": "audio_sample",
-    }
+def _shown(voice: KeptVoice) -> Voice:
+    return Voice(id=voice.name, name=voice.name, created_at=voice.made_s)

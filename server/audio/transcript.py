@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from voxlane.engine.api import Segment, Word, Words
 from voxlane.server.audio.languages import name_of_language
@@ -19,8 +22,7 @@ LEAST_LOGPROB = -9999.0
 """JSON has no minus infinity; OpenAI writes this instead."""
 
 
-@dataclass(slots=True)
-class Transcript:
+class Transcript(Struct):
     """One transcript. All that `add` and `finish` return, joined, is its text."""
 
     text: str = ""
@@ -131,40 +133,77 @@ def _clock(seconds: float, point: str) -> str:
     return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{point}{fraction:03}"
 
 
-def segment_object(number: int, segment: Segment) -> dict[str, object]:
-    """Return a segment in the form of OpenAI's verbose_json, without its token numbers."""
-    return {
-        "id": number,
-        "seek": round(segment.start_s * 100),
-        "start": round(segment.start_s, 3),
-        "end": round(segment.end_s, 3),
-        "text": segment.text,
-        "tokens": [],
-        "temperature": 0.0,
-        "avg_logprob": max(segment.logprob, LEAST_LOGPROB),
-        "compression_ratio": _compression(segment.text),
-        "no_speech_prob": segment.no_speech,
-    }
+class SegmentReply(Struct, kw_only=True):
+    """A segment in the form of OpenAI's verbose_json, without its token numbers."""
+
+    id: Annotated[int, Meta(description="Its number, from 0.")]
+    seek: Annotated[int, Meta(description="Its start, in hundredths of a second.")]
+    start: Annotated[float, Meta(description="In seconds.")]
+    end: Annotated[float, Meta(description="In seconds.")]
+    text: str
+    tokens: Annotated[list[Any], Meta(max_length=0, description="Always empty.")] = field(default_factory=list)
+    temperature: Annotated[float, Meta(description="Always 0.")] = 0.0
+    avg_logprob: Annotated[float, Meta(description="How sure the model was: 0 is certain.")]
+    compression_ratio: Annotated[float, Meta(description="High where the same words come again and again.")]
+    no_speech_prob: Annotated[float, Meta(description="How likely there is no speech.")]
+
+    @classmethod
+    def of(cls, number: int, segment: Segment) -> Self:
+        """Return a segment as it is sent."""
+        return cls(
+            id=number,
+            seek=round(segment.start_s * 100),
+            start=round(segment.start_s, 3),
+            end=round(segment.end_s, 3),
+            text=segment.text,
+            avg_logprob=max(segment.logprob, LEAST_LOGPROB),
+            compression_ratio=_compression(segment.text),
+            no_speech_prob=segment.no_speech,
+        )
 
 
-def word_object(word: Word) -> dict[str, object]:
-    """Return a word in the form of OpenAI's verbose_json."""
-    return {"word": word.text.strip(), "start": round(word.start_s, 3), "end": round(word.end_s, 3)}
+class WordReply(Struct, kw_only=True):
+    """A word in the form of OpenAI's verbose_json."""
+
+    word: str
+    start: Annotated[float, Meta(description="In seconds.")]
+    end: Annotated[float, Meta(description="In seconds.")]
 
 
-def verbose(transcript: Transcript, duration_s: float, *, segments: bool, words: bool) -> dict[str, object]:
+class DurationUsage(Struct, kw_only=True):
+    """How much was heard."""
+
+    type: Literal["duration"] = "duration"
+    seconds: Annotated[float, Meta(description="Length of the recording.")]
+
+
+class VerboseTranscription(Struct, kw_only=True):
+    """OpenAI's verbose_json."""
+
+    task: Literal["transcribe", "translate"] = "transcribe"
+    language: Annotated[str, Meta(description="Its English name, as `english`; empty if nothing was said.")]
+    duration: Annotated[float, Meta(description="Length of the recording, in seconds.")]
+    text: str
+    words: Annotated[list[WordReply] | UnsetType, Meta(description="Where the times of words were asked for.")] = UNSET
+    segments: Annotated[
+        list[SegmentReply] | UnsetType, Meta(description="Unless only the times of words were asked for.")
+    ] = UNSET
+    usage: DurationUsage | UnsetType = UNSET
+
+
+def verbose(transcript: Transcript, duration_s: float, *, segments: bool, words: bool) -> VerboseTranscription:
     """Return OpenAI's verbose_json without its usage; the language is an English name."""
-    found: dict[str, object] = {
-        "task": "transcribe",
-        "language": name_of_language(transcript.language),
-        "duration": round(duration_s, 3),
-        "text": transcript.text,
-    }
-    if words:
-        found["words"] = [word_object(word) for segment in transcript.segments for word in segment.words]
-    if segments:
-        found["segments"] = [segment_object(number, item) for number, item in enumerate(transcript.segments)]
-    return found
+    return VerboseTranscription(
+        language=name_of_language(transcript.language),
+        duration=round(duration_s, 3),
+        text=transcript.text,
+        words=[_word(word) for segment in transcript.segments for word in segment.words] if words else UNSET,
+        segments=[SegmentReply.of(*one) for one in enumerate(transcript.segments)] if segments else UNSET,
+    )
+
+
+def _word(word: Word) -> WordReply:
+    return WordReply(word=word.text.strip(), start=round(word.start_s, 3), end=round(word.end_s, 3))
 
 
 def _compression(text: str) -> float:

@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from msgspec import structs, to_builtins
+
 from voxlane.codecs.limits import HIGHEST_RATE, LOWEST_RATE
 from voxlane.codecs.pcm import decode_pcm16, encode_pcm16
 from voxlane.codecs.resample import Resampler
 from voxlane.engine.api import LISTEN_RATE, EngineConfig, ListenParams, Loading, Priority, Submit, Words
 from voxlane.server.audio.decoding import AudioDecoder
 from voxlane.server.audio.hearing import hear, whole
-from voxlane.server.audio.transcript import VTT_HEADER, Transcript, cues, segment_object, srt, verbose, vtt
+from voxlane.server.audio.transcript import VTT_HEADER, SegmentReply, Transcript, cues, srt, verbose, vtt
 from voxlane.server.commands.progress import Progress
 from voxlane.server.commands.terminal import own_engine, read_pipe, write_text
 from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess
@@ -153,7 +155,7 @@ class Printer:
             case "json":
                 for number, segment in enumerate(transcript.segments[before:], before):
                     found = {"file": self._named} if self._named else {}
-                    self._line({**found, **segment_object(number, segment)})
+                    self._line({**found, **structs.asdict(SegmentReply.of(number, segment))})
             case "srt" | "vtt":
                 new = [cue for segment in transcript.segments[before:] for cue in cues(segment)]
                 write_text(sys.stdout, srt(new, self._cues + 1) if self._shape == "srt" else vtt(new))
@@ -169,7 +171,7 @@ class Printer:
             write_text(sys.stdout, f"{transcript.text}\n")
         elif self._shape == "json":
             found = {"file": self._named} if self._named else {}
-            self._line({**found, **verbose(transcript, seconds, segments=True, words=True)})
+            self._line({**found, **to_builtins(verbose(transcript, seconds, segments=True, words=True))})
         else:
             self.more(transcript, "", 0)
 

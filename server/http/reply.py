@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from msgspec import to_builtins
 from starlette.responses import Response
 
 from voxlane.server.errors import TooManyConnections, VoxlaneError
 
 
 def to_json(value: object) -> bytes:
-    """Return compact JSON; a non-finite number in it is our bug and raises ValueError."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    """Return compact JSON, also of structs; a non-finite number in it is our bug and raises ValueError."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=to_builtins).encode()
 
 
 def error_body(error: VoxlaneError) -> dict[str, object]:

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
 
 from voxlane.engine.api import StepStats
 from voxlane.server import limits
@@ -26,6 +28,19 @@ Clock = Callable[[], float]
 RoomState = Literal["open", "full", "draining", "no_engine"]
 
 
+class RoomFacts(Struct, kw_only=True):
+    """The measured room for conversations."""
+
+    state: Annotated[RoomState, Meta(description="A full server is ready for clients that resume.")]
+    percent: Annotated[int, Meta(ge=0, description="100 when idle, 0 when no more conversations may begin.")]
+    more: Annotated[int, Meta(ge=0, description="How many more conversations may begin, as estimated.")]
+    conversations: Annotated[int, Meta(ge=0, description="How many there are.")]
+    tightest: Annotated[Measure, Meta(description="The measure that limits it.")]
+    uses: Annotated[
+        dict[str, float], Meta(description="Each measured value, divided by that at which the server is full.")
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class RoomReport:
     """What an operator and a balancer are told."""
@@ -36,16 +51,16 @@ class RoomReport:
     uses: dict[Measure, float]  # 1 is full; the mean of all engines
 
     @property
-    def facts(self) -> dict[str, object]:
-        """Return the report as JSON's values."""
-        return {
-            "state": self.state,
-            "percent": self.room.percent,
-            "more": self.room.more,
-            "conversations": self.conversations,
-            "tightest": self.room.tightest,
-            "uses": {name: round(use, 3) for name, use in self.uses.items()},
-        }
+    def facts(self) -> RoomFacts:
+        """Return the report as it is sent."""
+        return RoomFacts(
+            state=self.state,
+            percent=self.room.percent,
+            more=self.room.more,
+            conversations=self.conversations,
+            tightest=self.room.tightest,
+            uses={name: round(use, 3) for name, use in self.uses.items()},
+        )
 
 
 class EngineRoom(Observer):

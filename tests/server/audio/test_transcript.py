@@ -16,13 +16,14 @@ from voxlane.server.audio.transcript import (
     CUE_CHARACTERS,
     CUE_SECONDS,
     Cue,
+    SegmentReply,
     Transcript,
     cues,
-    segment_object,
     srt,
     verbose,
     vtt,
 )
+from voxlane.server.http.reply import to_json
 
 
 def words(settled: str, tail: str = "", heard_s: float = 0.0, segments: tuple[Segment, ...] = ()) -> Words:
@@ -91,7 +92,7 @@ def test_srt_and_vtt() -> None:
 def test_verbose_has_what_was_asked_for(with_segments: bool, with_words: bool) -> None:
     transcript = Transcript()
     transcript.add(words("one two", segments=(segment("one"), segment("two", 2.0))))
-    found = json.loads(json.dumps(verbose(transcript, 3.0, segments=with_segments, words=with_words)))
+    found = json.loads(to_json(verbose(transcript, 3.0, segments=with_segments, words=with_words)))
     assert (found["text"], found["duration"], found["language"]) == ("one two", 3.0, "english")
     assert ("segments" in found, "words" in found) == (with_segments, with_words)
     if with_words:
@@ -102,8 +103,7 @@ def test_verbose_has_what_was_asked_for(with_segments: bool, with_words: bool) -
 
 
 def test_an_impossible_segment_still_fits_json() -> None:
-    found = segment_object(0, Segment("", 0, 0, -math.inf, 0, 1.0, "en"))
-    json.dumps(found, allow_nan=False)
+    found = json.loads(to_json(SegmentReply.of(0, Segment("", 0, 0, -math.inf, 0, 1.0, "en"))))
     assert found["avg_logprob"] == -9999.0
 
 
