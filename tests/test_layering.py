@@ -55,7 +55,8 @@ IMPURITIES = {"asyncio", "time", "random", "secrets", "logging", "socket", "thre
 
 ASYNC = {
     "server.api.app", "server.cli", "server.client.voice_client",
-    "server.api.chat_engine", "server.api.disconnect", "server.api.reference.docs", "server.api.speech",
+    "server.api.chat_engine", "server.api.disconnect", "server.api.openapi", "server.api.reference.docs",
+    "server.api.speech",
     "server.audio.decoding", "server.audio.opus_process", "server.audio.feeding", "server.audio.speaking",
     "server.commands.chat", "server.commands.neighbours", "server.commands.perplexity", "server.commands.say",
     "server.commands.serve", "server.commands.sinks", "server.commands.talk", "server.commands.terminal",

@@ -20,29 +20,19 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from voxlane.server import limits
-from voxlane.server.api import chat, health, models, responses, speech, transcriptions, voices
 from voxlane.server.api.addresses import instead_of, other_methods
 from voxlane.server.api.assets import read_assets
-from voxlane.server.api.calls import create_call, end_call, preflight
-from voxlane.server.api.client_secrets import client_secrets
-from voxlane.server.api.page import PageEndpoints
-from voxlane.server.api.phone import phone_routes
-from voxlane.server.api.reference.docs import docs
-from voxlane.server.api.reference.openapi import openapi
+from voxlane.server.api.phone import PhoneDesk
+from voxlane.server.api.routes import TABLE
 from voxlane.server.api.service import Service
 from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, WebSocketOnly
-from voxlane.server.http.middleware import CALLS, HttpMiddleware
+from voxlane.server.http.middleware import HttpMiddleware
 from voxlane.server.http.proxies import TrustedProxies
 from voxlane.server.http.reply import error_response
-from voxlane.server.phone.incoming import AudioSocketListener, answer
-from voxlane.server.protocols.native import NATIVE
-from voxlane.server.protocols.openai_realtime.protocol import REALTIME
-from voxlane.server.protocols.phone.system import PHONE_ADDRESS
+from voxlane.server.phone.incoming import AudioSocketListener
 from voxlane.server.room.agent_check import AgentCheck
-from voxlane.server.sessions.connection import converse
 
 ANYWHERE = "/{path:path}"
-VOICE_ADDRESS, REALTIME_ADDRESS = "/v1/voice", "/v1/realtime"
 
 LAG_INTERVAL_SECONDS = 0.25
 """How often the event loop's lag is measured: often enough to see a stall, at no measurable cost."""
@@ -88,56 +78,11 @@ def make_app(
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def voice(websocket: WebSocket) -> None:
-        await converse(websocket, NATIVE, service.sessions, service.metrics, service.tenants)
-
-    async def realtime(websocket: WebSocket) -> None:
-        await converse(websocket, REALTIME, service.sessions, service.metrics, service.tenants)
-
-    async def phone(websocket: WebSocket) -> None:
-        await answer(websocket, service.phone, service.metrics)
-
     async def no_websocket(websocket: WebSocket) -> None:
         await websocket.send_denial_response(error_response(_nothing_at(websocket)))
 
-    pages = PageEndpoints(read_assets())
     app = Starlette(
-        routes=[
-            Route("/", pages.index),
-            Route("/client/{name:path}", pages.file),
-            Route("/healthz", health.healthz),
-            Route("/livez", health.livez),
-            Route("/readyz", health.readyz),
-            Route("/metrics", health.metrics),
-            Route("/openapi.json", openapi),
-            Route("/docs", docs),
-            Route("/v1/models", models.list_models),
-            Route("/v1/models/{name:path}", models.get_model),
-            Route("/v1/chat/completions", chat.completions, methods=["POST"]),
-            Route("/v1/responses", responses.create_response, methods=["POST"]),
-            Route("/v1/responses/{response_id}", responses.get_response),
-            Route("/v1/responses/{response_id}", responses.delete_response, methods=["DELETE"]),
-            Route("/v1/responses/{response_id}/input_items", responses.list_input_items),
-            Route("/v1/responses/{response_id}/cancel", responses.cancel_response, methods=["POST"]),
-            Route("/v1/audio/transcriptions", transcriptions.transcriptions, methods=["POST"]),
-            Route("/v1/audio/translations", transcriptions.translations, methods=["POST"]),
-            Route("/v1/audio/speech", speech.speech, methods=["POST"]),
-            Route("/v1/audio/voices", voices.list_voices),
-            Route("/v1/audio/voices", voices.create_voice, methods=["POST"]),
-            Route("/v1/audio/voices/{name}", voices.delete_voice, methods=["DELETE"]),
-            Route("/v1/realtime/client_secrets", client_secrets, methods=["POST"]),
-            Route(CALLS, create_call, methods=["POST"]),
-            Route(f"{CALLS}/{{name}}/hangup", end_call, methods=["POST"]),
-            Route(f"{CALLS}/{{name}}", end_call, methods=["DELETE"]),
-            Route(CALLS, preflight, methods=["OPTIONS"]),
-            Route(f"{CALLS}/{{name:path}}", preflight, methods=["OPTIONS"]),
-            *phone_routes(service.config, service.phone.admission, service.sessions.limits.check_socket),
-            WebSocketRoute(REALTIME_ADDRESS, realtime),
-            WebSocketRoute(VOICE_ADDRESS, voice),
-            WebSocketRoute(PHONE_ADDRESS, phone),
-            WebSocketRoute(f"{PHONE_ADDRESS}/{{name}}", phone),  # Genesys appends the connector's id
-            WebSocketRoute(ANYWHERE, no_websocket),
-        ],
+        routes=[*TABLE.routes(), WebSocketRoute(ANYWHERE, no_websocket)],
         middleware=[
             Middleware(TrustedProxies, proxies=service.config.server.trusted_proxies),
             Middleware(
@@ -145,6 +90,7 @@ def make_app(
                 config=service.config,
                 metrics=service.metrics,
                 tenants=service.tenants,
+                accesses=TABLE.accesses(),
                 open_connections=open_connections,
                 connections_of=connections_of,
                 counts=service.seat.counts,
@@ -153,7 +99,8 @@ def make_app(
         exception_handlers={HTTPException: _http_error},
         lifespan=lifespan,
     )
-    app.state.service = service
+    app.state.service, app.state.table, app.state.assets = service, TABLE, read_assets()
+    app.state.phone_desk = PhoneDesk(service.config, service.phone.admission, service.sessions.limits.check_socket)
     return app
 
 
@@ -171,7 +118,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     """Return the router's errors in the shape of ours."""
     status, path = cast(HTTPException, error).status_code, request.scope["path"]
     if status == HTTPStatus.NOT_FOUND:
-        if path in (VOICE_ADDRESS, REALTIME_ADDRESS, PHONE_ADDRESS):
+        if path in {one.path for one in TABLE.sockets}:
             return error_response(WebSocketOnly())  # a plain HTTP request to a WebSocket address
         return error_response(_nothing_at(request))
     if status == HTTPStatus.METHOD_NOT_ALLOWED:

@@ -18,16 +18,80 @@ from voxlane.server.api.chat_engine import Outputs, check_allowed, submitted
 from voxlane.server.api.chat_reply import ChatChoice, ChatCompletion, ChatOutput, ChoiceDelta, Envelope
 from voxlane.server.api.chat_request import ChatRequest
 from voxlane.server.api.disconnect import unless_disconnected
+from voxlane.server.api.endpoint import EVENTS, JSON, READING, WORKING, Answer, Schema, Sent, endpoint, enumerated
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
 from voxlane.server.api.service import Service, service_of
 from voxlane.server.api.thoughts import ReasoningText
-from voxlane.server.errors import VoxlaneError
+from voxlane.server.errors import ContextTooLong, VoxlaneError
 from voxlane.server.http.body import read_object
 from voxlane.server.http.middleware import account_of
 from voxlane.server.http.reply import error_body, json_response, to_json
 from voxlane.server.tenants.accounts import Account
 
+_DESCRIPTION = f"""A parameter is honoured, or listed as one without effect, or refused by name: none is silently
+ignored. `null` counts as absent.
 
+How tokens are drawn where the request does not say is the model's own affair: `generation_config.json` or the GGUF
+file's `general.sampling.*` decide, and where they are silent the temperature is 0.3 for models of fewer than 3 billion
+parameters and 0.7 for others. Each parameter is by itself: a request that gives only a `temperature` has the model's
+`top_p`. A `temperature` of 0 is greedy, whatever the model recommends.
+
+Known and refused, unless set to what happens anyway: {enumerated(chat_request.UNSUPPORTED)}.
+
+With `stream`, the answer is server-sent events: each is a `ChatCompletionChunk`, the last is `data: [DONE]`. What goes
+wrong after the first of them comes as an event with an `error`."""
+
+_WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Tell the weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+_EXAMPLES: dict[str, Schema] = {
+    "A question": {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 64},
+    "A stream, in the interrupt lane": {
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello!"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "priority": "critical",
+    },
+    "A function to call": {
+        "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+        "tools": [_WEATHER],
+        "tool_choice": "required",
+    },
+    "An answer that follows a schema": {
+        "messages": [{"role": "user", "content": "Name a colour."}],
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {
+                "name": "colour",
+                "schema": {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]},
+            },
+        },
+        "temperature": 0,
+        "logprobs": True,
+        "top_logprobs": 2,
+    },
+}
+
+
+@endpoint(
+    "createChatCompletion",
+    "Chat",
+    "Chat with the model, OpenAI's protocol",
+    _DESCRIPTION,
+    {
+        200: Answer(
+            "The completion; with `stream`, its events.", {JSON: ChatCompletion, EVENTS: chat_reply.ChatCompletionChunk}
+        )
+    },
+    (*READING, ContextTooLong, *WORKING),
+    request={JSON: Sent(chat_request.ChatBody, _EXAMPLES)},
+)
 async def completions(request: Request) -> ChatResponse:
     """Answer POST /v1/chat/completions."""
     service = service_of(request)

@@ -18,9 +18,10 @@ from starlette.responses import Response
 
 from voxlane.server import limits
 from voxlane.server.api.bodies import Body, JsonReply, read_body, wrong
+from voxlane.server.api.endpoint import JSON, READING, Answer, Schema, Sent, endpoint
 from voxlane.server.api.service import Service, service_of
 from voxlane.server.audio.voices import served_name
-from voxlane.server.errors import Draining, InvalidRequest, TooLarge
+from voxlane.server.errors import Draining, EngineNotReady, InvalidRequest, TooLarge
 from voxlane.server.http.body import read_object
 from voxlane.server.http.middleware import account_of
 from voxlane.server.http.reply import json_response, to_json
@@ -74,6 +75,29 @@ class ClientSecret(JsonReply):
     ]
 
 
+_DESCRIPTION = """A page or a phone connects to `/v1/realtime` with the secret instead of the key, as often as it likes
+until the secret expires; a conversation that has begun goes on. The secret opens nothing else. It lives in this
+process: another server, or this one after a restart, does not know it."""
+
+_EXAMPLES: dict[str, Schema] = {
+    "Ten minutes, as it is": {},
+    "A minute, for a session set up beforehand": {
+        "expires_after": {"anchor": "created_at", "seconds": 60},
+        "session": {"type": "realtime", "instructions": "Be brief.", "audio": {"output": {"voice": "alloy"}}},
+    },
+    "Only to be transcribed": {"session": {"type": "transcription"}},
+}
+
+
+@endpoint(
+    "createClientSecret",
+    "Conversations",
+    "A secret for a client that must not see the key, OpenAI's protocol",
+    _DESCRIPTION,
+    {200: Answer("The secret; it is told only once.", {JSON: ClientSecret})},
+    (*READING, Draining, EngineNotReady),
+    request={JSON: Sent(ClientSecretBody, _EXAMPLES)},
+)
 async def client_secrets(request: Request) -> Response:
     """Answer POST /v1/realtime/client_secrets."""
     service = service_of(request)

@@ -1,4 +1,4 @@
-"""GET /livez, /readyz, /healthz, /metrics and /: the server's state, and a list of its endpoints."""
+"""GET /livez, /readyz, /healthz and /metrics: the server's state."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from voxlane.server.api.bodies import JsonReply
-from voxlane.server.api.reference.openapi import endpoints, facts_of
+from voxlane.server.api.endpoint import JSON, Answer, endpoint
 from voxlane.server.api.service import VERSION, service_of
 from voxlane.server.audio.voices import served_name
 from voxlane.server.engine_client.engine_client import State
-from voxlane.server.errors import Draining, Unauthorized
+from voxlane.server.errors import Draining, EngineNotReady, Unauthorized
 from voxlane.server.http.middleware import check_key
 from voxlane.server.http.reply import error_response, json_response
 from voxlane.server.room.meter import RoomFacts
@@ -51,6 +51,13 @@ class Health(JsonReply, kw_only=True):
     room: RoomFacts
 
 
+@endpoint(
+    "livez",
+    "Health",
+    "200 as long as the process lives",
+    "Needs no key.",
+    {200: Answer("The process lives.", {JSON: Alive})},
+)
 async def livez(request: Request) -> Response:
     """Answer 200: the process lives and its event loop turns, whatever the engine does.
 
@@ -59,6 +66,14 @@ async def livez(request: Request) -> Response:
     return json_response(Alive(key_needed=service_of(request).tenants.key_needed))
 
 
+@endpoint(
+    "readyz",
+    "Health",
+    "200 when new requests are served",
+    "Needs no key.",
+    {200: Answer("New requests and conversations are served.", {JSON: ReadyReply})},
+    (Draining, EngineNotReady),
+)
 async def readyz(request: Request) -> Response:
     """Answer 200 when requests and conversations are served, else 503 with the reason and when to ask again.
 
@@ -73,6 +88,16 @@ async def readyz(request: Request) -> Response:
     return json_response(ReadyReply(at=service.config.server.at, room=service.room.report.facts))
 
 
+@endpoint(
+    "healthz",
+    "Health",
+    "The state and the models; 200 when requests are served",
+    "Needs no key.",
+    {
+        200: Answer("Requests are served.", {JSON: Health}),
+        503: Answer("They are not; `status` tells why.", {JSON: Health}),
+    },
+)
 async def healthz(request: Request) -> Response:
     """Answer 200 when requests can be served, 503 with the state otherwise."""
     service = service_of(request)
@@ -88,6 +113,13 @@ async def healthz(request: Request) -> Response:
     return json_response(health, 200 if health.status == "ready" else 503)
 
 
+@endpoint(
+    "metrics",
+    "Health",
+    "Prometheus metrics",
+    "Needs no key, but for the metrics of tenants: a tenant's key shows its own, `VOXLANE_API_KEY` shows all.",
+    {200: Answer("The metrics.", {"text/plain": Annotated[str, Meta(description="Prometheus' text format.")]})},
+)
 async def metrics(request: Request) -> Response:
     """Answer with the metrics. Those of tenants need a key: a tenant's shows its own, VOXLANE_API_KEY shows all."""
     service = service_of(request)
@@ -96,15 +128,3 @@ async def metrics(request: Request) -> Response:
         account = check_key(request.scope, service.tenants)
         tenant = None if account is service.tenants.default else account.name
     return Response(service.metrics.text(tenant), headers={"content-type": CONTENT_TYPE_LATEST})
-
-
-async def index(request: Request) -> Response:
-    """Answer GET / with the endpoints."""
-    return json_response(
-        {
-            "name": "voxlane",
-            "version": VERSION,
-            "status": service_of(request).engine.state,
-            "endpoints": endpoints(facts_of(service_of(request))),
-        }
-    )

@@ -10,9 +10,10 @@ from starlette.responses import Response
 
 from voxlane.engine.api import MODEL_DECIDES
 from voxlane.server.api.bodies import JsonReply
+from voxlane.server.api.endpoint import JSON, Answer, endpoint
 from voxlane.server.api.service import Service, service_of
 from voxlane.server.audio.voices import served_name
-from voxlane.server.errors import ModelNotFound
+from voxlane.server.errors import EngineNotReady, ModelNotFound
 from voxlane.server.http.reply import json_response
 from voxlane.server.log import quote
 
@@ -84,11 +85,28 @@ class ModelList(JsonReply, kw_only=True):
     data: list[Model]
 
 
+@endpoint(
+    "listModels",
+    "Models",
+    "What is served",
+    "The model that chats under each of its names, the one that listens, the one that speaks.",
+    {200: Answer("The models.", {JSON: ModelList})},
+    (EngineNotReady,),
+)
 async def list_models(request: Request) -> Response:
     """Answer GET /v1/models."""
     return json_response(ModelList(data=list(_models(service_of(request)).values())))
 
 
+@endpoint(
+    "getModel",
+    "Models",
+    "One of them",
+    "As in the list.",
+    {200: Answer("The model.", {JSON: Model})},
+    (ModelNotFound, EngineNotReady),
+    parameter=("A name from the list; it may hold slashes.", "{model}"),
+)
 async def get_model(request: Request) -> Response:
     """Answer GET /v1/models/{name}."""
     found = _models(service_of(request)).get(request.path_params["name"])

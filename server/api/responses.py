@@ -13,16 +13,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from voxlane.server import limits
 from voxlane.server.api import responses_request
 from voxlane.server.api.chat_engine import Outputs, check_allowed, submitted
 from voxlane.server.api.chat_request import ChatRequest
 from voxlane.server.api.disconnect import unless_disconnected
+from voxlane.server.api.endpoint import EVENTS, JSON, READING, WORKING, Answer, Schema, Sent, endpoint, enumerated
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
 from voxlane.server.api.responses_reply import (
     RESPONSE_PREFIX,
     Event,
     KeptResponse,
     ResponseDeleted,
+    ResponseItemList,
+    ResponseObject,
     ResponseWriter,
     item_page,
     response_of_item,
@@ -30,6 +34,8 @@ from voxlane.server.api.responses_reply import (
 from voxlane.server.api.responses_request import InputItem, ResponsesRequest
 from voxlane.server.api.service import Service, service_of
 from voxlane.server.errors import (
+    ContextTooLong,
+    InvalidRequest,
     NotInBackground,
     PreviousNotFound,
     ResponseNotFound,
@@ -42,7 +48,63 @@ from voxlane.server.http.middleware import account_of
 from voxlane.server.http.reply import json_response, to_json
 from voxlane.server.tenants.accounts import Account
 
+_DESCRIPTION = f"""What `/v1/chat/completions` does, in the words of the newer API: the same model, the same limits.
 
+A response is kept unless `store` is false, so that `previous_response_id` can name it: in memory, for the key that
+asked for it alone, the last {limits.RESPONSES_KEPT}, for {limits.RESPONSE_KEPT_SECONDS // 60} minutes, and only if it
+has at most {limits.RESPONSE_KEPT_BYTES // 1024} KiB with all that went before it. `store` in the answer tells whether
+it was kept.
+
+Known and refused, unless set to what happens anyway: {enumerated(responses_request.UNSUPPORTED)}; and images, files,
+built-in tools.
+
+With `stream`, the answer is server-sent events: each is a `ResponsesEvent`, and the last is `response.completed`,
+`response.incomplete` or `response.failed`."""
+
+_WEATHER = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Tell the weather of a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+
+_EXAMPLES: dict[str, Schema] = {
+    "A question": {"input": "What is the capital of France?", "max_output_tokens": 64},
+    "A stream, with instructions": {"instructions": "Be brief.", "input": "Hello!", "stream": True, "store": False},
+    "A function to call": {"input": "What is the weather in Paris?", "tools": [_WEATHER], "tool_choice": "required"},
+    "What the function said": {
+        "input": [
+            {"role": "user", "content": "What is the weather in Paris?"},
+            {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": '{"city": "Paris"}'},
+            {"type": "function_call_output", "call_id": "c1", "output": "Sunny."},
+        ],
+        "tools": [_WEATHER],
+    },
+    "An answer that follows a schema": {
+        "input": "Name a colour.",
+        "text": {
+            "format": {
+                "type": "json_schema",
+                "name": "colour",
+                "schema": {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]},
+            }
+        },
+    },
+}
+
+_KEPT = ("The `id` of a response that was stored.", "resp_0123456789abcdef")
+_PAGE = (responses_request.InputItemsQuery, {"limit": 20, "order": "desc", "after": "msg_0123456789abcdef_i0"})
+
+
+@endpoint(
+    "createResponse",
+    "Chat",
+    "Ask the model for a response, OpenAI's protocol",
+    _DESCRIPTION,
+    {200: Answer("The response; with `stream`, its events.", {JSON: ResponseObject, EVENTS: Event})},
+    (*READING, ContextTooLong, PreviousNotFound, *WORKING),
+    request={JSON: Sent(responses_request.ResponsesBody, _EXAMPLES)},
+)
 async def create_response(request: Request) -> ResponsesResponse:
     """Answer POST /v1/responses."""
     service = service_of(request)
@@ -56,6 +118,15 @@ async def create_response(request: Request) -> ResponsesResponse:
     return ResponsesResponse(desk, ask, chat, before, own)
 
 
+@endpoint(
+    "getResponse",
+    "Chat",
+    "A response that is kept, OpenAI's protocol",
+    "Only the key that asked for it finds it.",
+    {200: Answer("The response.", {JSON: ResponseObject})},
+    (ResponseNotFound, UnsupportedParameter),
+    parameter=_KEPT,
+)
 async def get_response(request: Request) -> Response:
     """Answer GET /v1/responses/{response_id}."""
     if request.query_params.get("stream", "").lower() == "true":
@@ -67,6 +138,15 @@ async def get_response(request: Request) -> Response:
     return json_response(kept.response)
 
 
+@endpoint(
+    "deleteResponse",
+    "Chat",
+    "No more of a kept response, OpenAI's protocol",
+    "Responses that followed it hold what it said, and stay.",
+    {200: Answer("It is gone.", {JSON: ResponseDeleted})},
+    (ResponseNotFound,),
+    parameter=_KEPT,
+)
 async def delete_response(request: Request) -> Response:
     """Answer DELETE /v1/responses/{response_id}."""
     service, response_id = service_of(request), request.path_params["response_id"]
@@ -75,6 +155,16 @@ async def delete_response(request: Request) -> Response:
     return json_response(ResponseDeleted(id=response_id))
 
 
+@endpoint(
+    "listInputItems",
+    "Chat",
+    "What led to a kept response, OpenAI's protocol",
+    "All items that the model was given, those of earlier responses included. `include` has no effect.",
+    {200: Answer("A page of them.", {JSON: ResponseItemList})},
+    (ResponseNotFound, InvalidRequest),
+    parameter=_KEPT,
+    query=_PAGE,
+)
 async def list_input_items(request: Request) -> Response:
     """Answer GET /v1/responses/{response_id}/input_items."""
     desk = ResponseDesk(service_of(request), account_of(request.scope))
@@ -85,6 +175,15 @@ async def list_input_items(request: Request) -> Response:
     return json_response(item_page(kept.context(), query))
 
 
+@endpoint(
+    "cancelResponse",
+    "Chat",
+    "Refused: no response is made in the background, OpenAI's protocol",
+    "To cancel a response that is being made, close its connection.",
+    {200: Answer("Never, since `background` is refused.", {JSON: ResponseObject})},
+    (NotInBackground, ResponseNotFound),
+    parameter=_KEPT,
+)
 async def cancel_response(request: Request) -> Response:
     """Answer POST /v1/responses/{response_id}/cancel: no response is made in the background, so none can be."""
     desk = ResponseDesk(service_of(request), account_of(request.scope))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from msgspec import structs
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from voxlane.engine.api import Priority, Ready
 from voxlane.server.audio.decoding import AudioDecoder
@@ -113,9 +113,9 @@ class Service:
         return f"fp_{digest[:10]}"
 
 
-def service_of(request: Request) -> Service:
+def service_of(connection: HTTPConnection) -> Service:
     """Return the service that the application was made with."""
-    return cast(Service, request.app.state.service)
+    return cast(Service, connection.app.state.service)
 
 
 def make_service(

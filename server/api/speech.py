@@ -20,6 +20,7 @@ from voxlane.engine.api import RequestStats, Samples, Submit
 from voxlane.server.api import speech_request
 from voxlane.server.api.bodies import JsonReply, TokenCounts
 from voxlane.server.api.disconnect import unless_disconnected
+from voxlane.server.api.endpoint import EVENTS, JSON, READING, WORKING, Answer, Binary, Facts, Schema, Sent, endpoint
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
 from voxlane.server.api.service import TTS_ALIASES, Service, service_of
 from voxlane.server.api.speech_request import SpeechRequest
@@ -46,6 +47,43 @@ class SpeechAudioDone(JsonReply, tag_field="type", tag="speech.audio.done"):
     usage: TokenCounts
 
 
+_SPEECH = """The sound is sent while it is made, as a file or, with `stream_format` `sse`, as server-sent events: each
+is a `SpeechEvent`. `/v1/models` tells the voices; OpenAI's names are taken for ours where there is one alike, and for
+the default voice otherwise."""
+
+_EXAMPLES: dict[str, Schema] = {
+    "A sentence": {"input": "Hello! It is good to hear you.", "response_format": "wav"},
+    "Slower, as events of bare samples": {
+        "input": "Take your time.",
+        "voice": "alloy",
+        "speed": 0.8,
+        "response_format": "pcm",
+        "stream_format": "sse",
+    },
+}
+
+
+def _as_here(schema: Schema, facts: Facts) -> None:
+    """Write this server's limit and formats into the schema of a request."""
+    properties = schema["properties"]
+    properties["input"]["maxLength"] = facts.limits.speech_characters
+    properties["response_format"] |= {"enum": list(formats()), "default": speech_request.usual_format(formats())}
+
+
+@endpoint(
+    "createSpeech",
+    "Audio",
+    "Text to audio, OpenAI's protocol",
+    _SPEECH,
+    {
+        200: Answer(
+            "The sound, in the format that was asked for.",
+            {**{CONTENT_TYPES[kind]: Binary for kind in formats()}, EVENTS: SpeechAudioDelta | SpeechAudioDone},
+        )
+    },
+    (*READING, *WORKING),
+    request={JSON: Sent(speech_request.SpeechBody, _EXAMPLES, adapt=_as_here)},
+)
 async def speech(request: Request) -> SpeechResponse:
     """Answer POST /v1/audio/speech."""
     service = service_of(request)

@@ -29,6 +29,11 @@ from voxlane.server.config import PRIORITIES
 from voxlane.server.errors import UnsupportedParameter
 
 
+def usual_format(there: Sequence[SpeechFormat]) -> SpeechFormat:
+    """Return OpenAI's default, or the next best thing that can be written here."""
+    return "mp3" if "mp3" in there else "wav"
+
+
 class OwnVoice(Body, forbid_unknown_fields=False):
     """A voice of one's own, as OpenAI names it."""
 
@@ -159,8 +164,7 @@ def parse(
 
 def _format(asked: SpeechFormat | None, formats: Sequence[SpeechFormat]) -> SpeechFormat:
     if asked is None:
-        # OpenAI's default, or the next best thing that can be written here.
-        return "mp3" if "mp3" in formats else "wav"
+        return usual_format(formats)
     if asked not in formats:
         hint = f"{asked} needs PyAV on the server: {install_command('opus')}. Without it: {', '.join(formats)}."
         raise UnsupportedParameter(hint, param="response_format")

@@ -18,14 +18,35 @@ from voxlane.engine.api import LISTEN_RATE, ListenParams, RequestStats, Submit, 
 from voxlane.server.api import transcription_request
 from voxlane.server.api.bodies import JsonReply, TokenCounts
 from voxlane.server.api.disconnect import unless_disconnected
+from voxlane.server.api.endpoint import (
+    EVENTS,
+    JSON,
+    MULTIPART,
+    READING,
+    WORKING,
+    Answer,
+    Schema,
+    Sent,
+    endpoint,
+    enumerated,
+)
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
 from voxlane.server.api.service import ASR_ALIASES, Service, service_of
 from voxlane.server.api.transcription_request import TranscriptionRequest
 from voxlane.server.api.upload import read_form, to_samples
 from voxlane.server.audio.hearing import hear, whole
-from voxlane.server.audio.transcript import VTT_HEADER, DurationUsage, Transcript, cues, srt, verbose, vtt
+from voxlane.server.audio.transcript import (
+    VTT_HEADER,
+    DurationUsage,
+    Transcript,
+    VerboseTranscription,
+    cues,
+    srt,
+    verbose,
+    vtt,
+)
 from voxlane.server.audio.voices import served_name
-from voxlane.server.errors import InvalidRequest, ModelNotFound, VoxlaneError
+from voxlane.server.errors import BadAudio, InvalidRequest, ModelNotFound, VoxlaneError
 from voxlane.server.http.middleware import account_of
 from voxlane.server.http.reply import error_body, json_response, to_json
 from voxlane.server.http.request_limit import Share
@@ -59,6 +80,49 @@ class TranscriptDone(JsonReply, tag_field="type", tag="transcript.text.done"):
     usage: TranscriptUsage
 
 
+_TRANSCRIPTION = f"""WAV is always read; MP3, FLAC, Ogg, WebM, M4A and AAC where PyAV is installed.
+
+Known and refused, unless set to what happens anyway: {enumerated(transcription_request.UNSUPPORTED)}.
+
+With `stream`, the answer is server-sent events: each is a `TranscriptEvent`, the last is `data: [DONE]`."""
+
+_TRANSCRIPTION_EXAMPLES: dict[str, Schema] = {
+    "The words": {"file": "@speech.wav"},
+    "With the time of each word": {
+        "file": "@speech.wav",
+        "language": "en",
+        "response_format": "verbose_json",
+        "timestamp_granularities[]": ["word", "segment"],
+    },
+    "Subtitles": {"file": "@speech.wav", "response_format": "vtt"},
+    "As events": {"file": "@speech.wav", "stream": True},
+}
+
+_TRANSLATION = """Only a model that can translate does: a multilingual Whisper whose decoder was not cut down, as
+`whisper-base`. Others answer 404, with the model's name. The files are those of `/v1/audio/transcriptions`."""
+
+_TRANSLATION_EXAMPLES: dict[str, Schema] = {
+    "In English": {"file": "@speech.wav"},
+    "With the times of its parts": {"file": "@speech.wav", "response_format": "verbose_json"},
+}
+
+_WORDS = {
+    JSON: (Transcription, VerboseTranscription),
+    "text/plain": Annotated[str, Meta(description="Of `text`: the words. Of `srt`: SubRip subtitles.")],
+    "text/vtt": Annotated[str, Meta(description="WebVTT subtitles.")],
+}
+_FILE = (FILE, "The recording.")
+
+
+@endpoint(
+    "createTranscription",
+    "Audio",
+    "Audio to text, OpenAI's protocol",
+    _TRANSCRIPTION,
+    {200: Answer("The words, in the format that was asked for.", _WORDS | {EVENTS: TranscriptDelta | TranscriptDone})},
+    (*READING, BadAudio, *WORKING),
+    request={MULTIPART: Sent(transcription_request.TranscriptionBody, _TRANSCRIPTION_EXAMPLES, _FILE)},
+)
 async def transcriptions(request: Request) -> TranscriptionResponse:
     """Answer POST /v1/audio/transcriptions."""
     service = service_of(request)
@@ -68,6 +132,15 @@ async def transcriptions(request: Request) -> TranscriptionResponse:
     return TranscriptionResponse(service, request, account)
 
 
+@endpoint(
+    "createTranslation",
+    "Audio",
+    "Audio in any language to English text, OpenAI's protocol",
+    _TRANSLATION,
+    {200: Answer("The words, in the format that was asked for.", _WORDS)},
+    (*READING, BadAudio, *WORKING),
+    request={MULTIPART: Sent(transcription_request.TranslationBody, _TRANSLATION_EXAMPLES, _FILE)},
+)
 async def translations(request: Request) -> TranscriptionResponse:
     """Answer POST /v1/audio/translations."""
     service = service_of(request)

@@ -15,11 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from voxlane.engine.api import CLIP_RATE, CLIP_SECONDS, CloneParams, Finished, Submit, VoiceMade
+from voxlane.engine.api import CLIP_RATE, CLIP_SECONDS, MAX_VOICES, CloneParams, Finished, Submit, VoiceMade
 from voxlane.server import limits
 from voxlane.server.api import voice_request
 from voxlane.server.api.bodies import JsonReply, wrong
 from voxlane.server.api.disconnect import unless_disconnected
+from voxlane.server.api.endpoint import JSON, MULTIPART, READING, WORKING, Answer, Schema, Sent, endpoint, enumerated
 from voxlane.server.api.service import Service, service_of
 from voxlane.server.api.upload import read_form, to_samples
 from voxlane.server.api.voice_request import TEXT_RULE, VoiceRequest
@@ -70,12 +71,52 @@ class VoiceDeleted(JsonReply):
     deleted: Annotated[bool, Meta(description="Always true.")] = True
 
 
+_CREATE = f"""The voice can then be asked for by its name wherever a voice is named. Only a model that can take on
+voices makes one: a Qwen3-TTS Base checkpoint.
+
+Only with `consent`: the person who is heard has agreed that their voice is imitated. OpenAI asks for the id of a
+recording in which they say so; here it is `true`, and the sender vouches for them.
+
+The recording is heard once and not kept. What is kept lasts as long as the server does, {MAX_VOICES} voices at most; a
+name that is given again means the new voice. Known and refused: {enumerated(voice_request.UNSUPPORTED)}."""
+
+_EXAMPLES: dict[str, Schema] = {
+    "A voice": {"name": "narrator", "audio_sample": "@speech.wav", "consent": True},
+    "With its manner of speaking": {
+        "name": "narrator",
+        "audio_sample": "@speech.wav",
+        "consent": True,
+        "text": "Hello there.",
+        "language": "en",
+    },
+}
+
+_LEAST_S, _MOST_S = CLIP_SECONDS
+_SAMPLE = f"The recording, {_LEAST_S:g} to {_MOST_S:g} s; of the formats that can be transcribed, 10 MiB at most."
+
+
+@endpoint(
+    "listVoices",
+    "Audio",
+    "The voices that were made from recordings",
+    "Those that a model brings along are told by `/v1/models`.",
+    {200: Answer("All of them, the oldest first.", {JSON: VoiceList})},
+)
 async def list_voices(request: Request) -> Response:
     """Answer GET /v1/audio/voices."""
     voices = [_shown(voice) for voice in service_of(request).engine.voices.all()]
     return json_response(VoiceList(data=voices))
 
 
+@endpoint(
+    "deleteVoice",
+    "Audio",
+    "No more of a voice, OpenAI's protocol",
+    "What is being said with it is said to its end.",
+    {200: Answer("It is gone.", {JSON: VoiceDeleted})},
+    (VoiceNotFound,),
+    parameter=("", "narrator"),
+)
 async def delete_voice(request: Request) -> Response:
     """Answer DELETE /v1/audio/voices/{name}."""
     service, name = service_of(request), request.path_params["name"]
@@ -86,6 +127,15 @@ async def delete_voice(request: Request) -> Response:
     return json_response(VoiceDeleted(id=name))
 
 
+@endpoint(
+    "createVoice",
+    "Audio",
+    "A voice from a recording, OpenAI's protocol",
+    _CREATE,
+    {200: Answer("The voice.", {JSON: Voice})},
+    (*READING, BadAudio, *WORKING),
+    request={MULTIPART: Sent(voice_request.VoiceBody, _EXAMPLES, (FILE, _SAMPLE))},
+)
 async def create_voice(request: Request) -> VoiceResponse:
     """Answer POST /v1/audio/voices."""
     service = service_of(request)

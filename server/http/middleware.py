@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import formatdate
 
@@ -15,13 +15,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from voxlane.server.cell.counts import CellCounts
 from voxlane.server.config import Config
 from voxlane.server.errors import Forbidden, InternalError, TooManyConnections, VoxlaneError
+from voxlane.server.http.access import Access, AccessTable
 from voxlane.server.http.auth import host_allowed, is_loopback, origin_allowed, refused_origin
 from voxlane.server.http.body import ClientGone
 from voxlane.server.http.heads import body_pending
 from voxlane.server.http.proxies import FORWARDED
 from voxlane.server.http.reply import error_response
 from voxlane.server.log import line
-from voxlane.server.protocols.phone.systems import DOCUMENT_ADDRESSES
 from voxlane.server.tenants.accounts import Account, Tenants
 from voxlane.server.watching.metrics import Metrics
 
@@ -33,29 +33,7 @@ CLIENT_GONE = 499
 CLOSE = (b"connection", b"close")
 """The header of an answer after which the connection is closed."""
 
-CALLS = "/v1/realtime/calls"
-"""Requests that may bring a client secret instead of a key: api/calls.py checks them."""
-
 _ACCOUNT = "voxlane.account"
-
-_ROUTES = DOCUMENT_ADDRESSES | frozenset(
-    {
-        "/", "/livez", "/readyz", "/healthz", "/metrics", "/openapi.json", "/docs", "/v1/models",
-        "/v1/chat/completions", "/v1/audio/transcriptions", "/v1/audio/speech", "/v1/audio/voices",
-        "/v1/realtime/client_secrets", "/v1/responses", "/v1/audio/translations", CALLS,
-    }
-)  # fmt: skip
-_FAMILIES = (
-    (f"{CALLS}/", f"{CALLS}/{{name}}"),
-    ("/v1/models/", "/v1/models/{name}"),
-    ("/v1/audio/voices/", "/v1/audio/voices/{name}"),
-    ("/v1/responses/", "/v1/responses/{response_id}"),
-    ("/client/", "/client/{name}"),
-)
-_PROBES = frozenset({"/livez", "/readyz", "/healthz"})
-_UNCHECKED = DOCUMENT_ADDRESSES | _PROBES  # api/phone.py checks the first; probes are answered under any name
-_LOOKING_AFTER = _PROBES | {"/metrics"}  # answered even when the server is full
-_QUIET = _LOOKING_AFTER | {"/client/{name}"}  # frequent, and of no interest in a log
 
 
 class HttpMiddleware:
@@ -67,6 +45,7 @@ class HttpMiddleware:
         config: Config,
         metrics: Metrics,
         tenants: Tenants,
+        accesses: Mapping[str, Access],
         open_connections: Callable[[], int],
         connections_of: Callable[[str], int] = lambda _: 0,
         counts: CellCounts | None = None,
@@ -76,6 +55,7 @@ class HttpMiddleware:
         self._config = config
         self._metrics = metrics
         self._tenants = tenants
+        self._accesses = AccessTable(accesses)
         self._forwarded: Counter[str] = Counter()  # open requests by forwarded address
         self._open_connections = open_connections
         self._connections_of = connections_of
@@ -84,7 +64,8 @@ class HttpMiddleware:
         """Let one request through."""
         if scope["type"] == "http":
             with self._counted(scope):
-                visit = _Visit(self._app, self._config, self._metrics, self._tenants, scope, full=self._full(scope))
+                found = self._accesses.find(scope["path"])
+                visit = _Visit(self._app, self._config, self._metrics, self._tenants, scope, *found, self._full(scope))
                 await visit.run(receive, send)
         else:
             await self._app(scope, receive, send)
@@ -127,13 +108,23 @@ class _Visit:
     """One request from arrival to its log line."""
 
     def __init__(
-        self, app: ASGIApp, config: Config, metrics: Metrics, tenants: Tenants, scope: Scope, *, full: str
+        self,
+        app: ASGIApp,
+        config: Config,
+        metrics: Metrics,
+        tenants: Tenants,
+        scope: Scope,
+        route: str,
+        access: Access,
+        full: str,
     ) -> None:
         self._app = app
         self._config = config
         self._metrics = metrics
         self._tenants = tenants
         self._scope = scope
+        self._route = route
+        self._access = access
         self._full = full
         self._request_id = f"req_{secrets.token_hex(12)}"
         self._status = 0
@@ -158,13 +149,11 @@ class _Visit:
 
     async def _answer(self, receive: Receive, send: Send) -> None:
         try:
-            if self._full and self._scope["path"] not in _LOOKING_AFTER:
+            if self._full and not self._access.when_full:
                 raise TooManyConnections(detail=self._full)
-            path: str = self._scope["path"]
-            if path not in _UNCHECKED and not path.startswith("/client/"):  # files that anybody may have
+            if not self._access.any_host:
                 check_page(self._scope, self._config, with_key=self._tenants.key_needed)
-            keyed = path.startswith("/v1/") and path not in DOCUMENT_ADDRESSES
-            if keyed and path != CALLS and not path.startswith(f"{CALLS}/"):
+            if self._access.key == "middleware":
                 charge(self._scope, self._metrics, check_key(self._scope, self._tenants))
             await self._app(self._scope, receive, send)
         except ClientGone:
@@ -190,14 +179,15 @@ class _Visit:
         return [*ours, CLOSE] if body_pending(self._scope) and CLOSE not in given else ours
 
     def _record(self, seconds: float) -> None:
-        path = self._scope["path"]
-        route = (
-            path if path in _ROUTES else next((kind for start, kind in _FAMILIES if path.startswith(start)), "other")
-        )
-        self._metrics.http_requests.labels(route, str(self._status)).inc()
+        self._metrics.http_requests.labels(self._route, str(self._status)).inc()
         client = self._scope.get("client") or ("-",)
-        level = logging.DEBUG if route in _QUIET else logging.INFO
-        fields = {"request": self._request_id, "client": client[0], "method": self._scope["method"], "route": route}
+        level = logging.DEBUG if self._access.quiet else logging.INFO
+        fields = {
+            "request": self._request_id,
+            "client": client[0],
+            "method": self._scope["method"],
+            "route": self._route,
+        }
         account = self._scope.get(_ACCOUNT)
         tenant = None if account is None else account.name
         logger.log(level, line("http", **fields, status=self._status, code=self._code, tenant=tenant, seconds=seconds))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Annotated
 
-from msgspec import to_builtins
+from msgspec import Meta, Struct, to_builtins
 from starlette.responses import Response
 
 from voxlane.server.errors import TooManyConnections, VoxlaneError
@@ -16,9 +17,24 @@ def to_json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=to_builtins).encode()
 
 
-def error_body(error: VoxlaneError) -> dict[str, object]:
+class ErrorFacts(Struct, kw_only=True):
+    """What went wrong."""
+
+    message: Annotated[str, Meta(description="For a person.")]
+    type: Annotated[str, Meta(description="OpenAI's kind of error.")]
+    param: Annotated[str | None, Meta(description="Which parameter is wrong.")]
+    code: Annotated[str, Meta(description="For a program.")]
+
+
+class ErrorReply(Struct):
+    """An error as OpenAI's clients expect it."""
+
+    error: ErrorFacts
+
+
+def error_body(error: VoxlaneError) -> ErrorReply:
     """Return the error as OpenAI's clients expect it."""
-    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
+    return ErrorReply(ErrorFacts(message=error.message, type=error.kind, param=error.param, code=error.code))
 
 
 def error_response(error: VoxlaneError) -> Response:

@@ -16,8 +16,8 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 
-from voxlane.server.api.reference.openapi import document, facts_of
-from voxlane.server.api.reference.parts import Facts
+from voxlane.server.api.endpoint import Answer, Facts, RouteTable, endpoint
+from voxlane.server.api.openapi import document, facts_of, table_of
 from voxlane.server.api.reference.template import STYLE, TEMPLATE
 from voxlane.server.api.reference.view import sections
 from voxlane.server.api.service import service_of
@@ -35,10 +35,17 @@ USUAL_ORIGIN = "http://127.0.0.1:8000"
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.-]{1,255}(:[0-9]{1,5})?")
 
 
+@endpoint(
+    "docs",
+    "Description",
+    "This description, to read",
+    "A page without scripts and without requests elsewhere. Needs no key.",
+    {200: Answer("The page.", {"text/html": str})},
+)
 async def docs(request: Request) -> Response:
     """Answer GET /docs."""
     # In a thread, and once: it takes 50 ms, most of it to compile the template.
-    page = await asyncio.to_thread(_page, facts_of(service_of(request)))
+    page = await asyncio.to_thread(_page, table_of(request), facts_of(service_of(request)))
     origin = str(request.base_url).rstrip("/")
     # The address in the examples is the one that the reader typed, unless a header makes it more than an address.
     if _ORIGIN.fullmatch(origin):
@@ -47,8 +54,8 @@ async def docs(request: Request) -> Response:
 
 
 @lru_cache(maxsize=4)
-def _page(facts: Facts) -> str:
-    whole = document(facts)
+def _page(table: RouteTable, facts: Facts) -> str:
+    whole = document(table, facts)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["prose"] = prose
     template = environment.from_string(TEMPLATE)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from voxlane.server.api.reference.parts import EVENTS, FORM, JSON, Schema
+from voxlane.server.api.endpoint import EVENTS, FORM, JSON, Schema
 
 LINE_CHARACTERS = 64
 """Width of a command: what a page shows without scrolling."""
@@ -37,7 +37,7 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ShownEndpoint:
     """One address and method."""
 
     anchor: str
@@ -58,19 +58,19 @@ class Section:
 
     name: str
     description: str
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[ShownEndpoint, ...]
 
 
 def sections(document: Schema, origin: str) -> list[Section]:
     """Return the document in the order of its tags; commands go to the server at `origin`."""
-    found: dict[str, list[Endpoint]] = {tag["name"]: [] for tag in document["tags"]}
+    found: dict[str, list[ShownEndpoint]] = {tag["name"]: [] for tag in document["tags"]}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             found[operation["tags"][0]].append(_endpoint(document, origin, path, method, operation))
     return [Section(tag["name"], tag["description"], tuple(found[tag["name"]])) for tag in document["tags"]]
 
 
-def _endpoint(document: Schema, origin: str, path: str, method: str, operation: Schema) -> Endpoint:
+def _endpoint(document: Schema, origin: str, path: str, method: str, operation: Schema) -> ShownEndpoint:
     parameters = tuple(
         _field(document, one["name"], one["schema"], required=one["required"])
         for one in operation.get("parameters", ())
@@ -78,7 +78,7 @@ def _endpoint(document: Schema, origin: str, path: str, method: str, operation: 
     for content in operation.get("requestBody", {}).get("content", {}).values():
         parameters += _inside(document, content["schema"])
     answer, *others = operation["responses"].items()
-    return Endpoint(
+    return ShownEndpoint(
         operation["operationId"],
         method.upper(),
         path,

@@ -76,11 +76,6 @@ class Documents:
         """Return whether a request is about a call that comes in."""
         return all(values.get(name) == value for name, value in self.announced_by.items())
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """Return the addresses that the system asks."""
-        return (self.path, f"{self.path}/next") if self.follow_up else (self.path,)
-
 
 def xml(root: Element) -> Document:
     """Return an XML document."""

@@ -33,9 +33,6 @@ DOCUMENTS: Mapping[str, Documents] = {name: one.documents for name, one in SYSTE
 NEXT_ADDRESS = f"{PHONE_ADDRESS}/next"
 """Where a dialplan asks what follows after a call."""
 
-DOCUMENT_ADDRESSES = frozenset({NEXT_ADDRESS, *(path for one in DOCUMENTS.values() for path in one.paths)})
-"""The addresses at which telephone systems ask."""
-
 MOST_FIRST_MESSAGES = 3
 """Messages after which the system must be known: all of them say so in the first two."""
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from voxlane.codecs.encode import formats
+from voxlane.server.api.endpoint import Facts
+from voxlane.server.api.openapi import document
 from voxlane.server.api.reference.docs import USUAL_ORIGIN
-from voxlane.server.api.reference.openapi import document
-from voxlane.server.api.reference.parts import Facts
 from voxlane.server.api.reference.view import laid_out
+from voxlane.server.api.routes import TABLE
 from voxlane.server.config import LimitsConfig
 
 MODEL = "smollm2-135m-instruct"
-WHOLE = document(Facts(LimitsConfig(), with_key=True, model=MODEL, formats=formats()))
+WHOLE = document(TABLE, Facts(LimitsConfig(), with_key=True, model=MODEL))
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -56,8 +56,10 @@ async def test_the_page_shows_every_parameter_and_error(serving: Any) -> None:
         for status in operation["responses"]:
             assert status in ("200", "201", "204") or f"<strong>{status}</strong>" in shown
         for content in operation.get("requestBody", {}).get("content", {}).values():
-            name = content["schema"]["$ref"].rpartition("/")[2]
-            for key in WHOLE["components"]["schemas"][name].get("properties", ()):
+            schema = content["schema"]
+            if "$ref" in schema:
+                schema = WHOLE["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+            for key in schema.get("properties", ()):
                 assert f'<code class="name">{key}</code>' in shown
 
 

@@ -21,19 +21,22 @@ from voxlane.server.api import (
     responses,
     responses_reply,
     responses_request,
+    speech,
     speech_request,
     transcription_request,
     voice_request,
 )
 from voxlane.server.api.app import ANYWHERE, make_app
-from voxlane.server.api.reference.openapi import WEBSOCKETS, document
-from voxlane.server.api.reference.parts import Facts
+from voxlane.server.api.endpoint import Facts
+from voxlane.server.api.openapi import document
+from voxlane.server.api.routes import TABLE
 from voxlane.server.config import LimitsConfig
 from voxlane.server.errors import VoxlaneError
 
 MODEL = "smollm2-135m-instruct"
 LIMITS = LimitsConfig(speech_characters=500)
-WHOLE = document(Facts(LIMITS, with_key=True, model=MODEL, formats=formats()))
+WHOLE = document(TABLE, Facts(LIMITS, with_key=True, model=MODEL))
+WEBSOCKETS = {one.path for one in TABLE.sockets}
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
@@ -109,7 +112,7 @@ async def test_routes_and_document_are_the_same(serving: Any) -> None:
         }
         assert served == {(path, method) for path, method, _ in operations()}
         sockets = {route.path for route in routes if isinstance(route, WebSocketRoute)} - {ANYWHERE}
-        assert sockets == set(WEBSOCKETS)
+        assert sockets == WEBSOCKETS
         assert all(f"`{path}`" in WHOLE["info"]["description"] for path in sockets)
         assert len(routes) == len(served) + len(sockets) + 1  # and the answer to all other WebSockets
 
@@ -121,7 +124,7 @@ async def test_the_key_is_asked_for_where_it_is_said(serving: Any) -> None:
         for path, method, operation in operations():
             status = (await server.client.request(method, path, json={})).status_code
             assert (status == 401) is (operation.get("security") != []), path
-    assert "security" not in document(Facts(LIMITS, with_key=False, model="", formats=formats()))
+    assert "security" not in document(TABLE, Facts(LIMITS, with_key=False, model=""))
 
 
 # ---- against the readers of requests
@@ -243,6 +246,13 @@ def test_what_is_described_is_what_is_accepted(name: str, base: dict[str, Any], 
     for key in schema.get("required", ()):
         assert not accepts(parse, {name: value for name, value in base.items() if name != key})
     assert not accepts(parse, {**base, "no_such_parameter": 1})
+
+
+def test_only_formats_that_this_installation_writes_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speech, "formats", lambda: ("wav", "pcm"))
+    found = document(TABLE, Facts(LIMITS, with_key=True, model=MODEL))["components"]["schemas"]["SpeechRequest"]
+    assert found["properties"]["response_format"]["enum"] == ["wav", "pcm"]
+    assert found["properties"]["response_format"]["default"] == "wav"
 
 
 def test_a_form_is_accepted_as_it_is_described() -> None:

@@ -26,12 +26,12 @@ from starlette.middleware import Middleware
 from twilio.request_validator import RequestValidator
 from websockets.exceptions import InvalidStatus
 
-from voxlane.server.api.phone import phone_routes
+from voxlane.server.api.endpoint import RouteTable
+from voxlane.server.api.phone import ADDRESSES, PhoneDesk
 from voxlane.server.config import Config, PhoneConfig, PhoneKeys
 from voxlane.server.http.middleware import HttpMiddleware
 from voxlane.server.phone.admission import PhoneAdmission
 from voxlane.server.phone.passes import NextSteps, Passes
-from voxlane.server.protocols.phone.systems import DOCUMENT_ADDRESSES, DOCUMENTS
 from voxlane.server.tenants.accounts import Tenants
 from voxlane.server.watching.metrics import Metrics
 
@@ -68,8 +68,11 @@ async def desk(
     config = Config(phone=PhoneConfig(public_url=public_url))
     admission = PhoneAdmission(config, keys, Tenants(api_key), Passes(), NextSteps())
     metrics = Metrics()
+    table = RouteTable(ADDRESSES, ())
     options = {"config": config, "metrics": metrics, "tenants": Tenants(api_key), "open_connections": lambda: 0}
-    app = Starlette(routes=list(phone_routes(config, admission)), middleware=[Middleware(HttpMiddleware, **options)])
+    middleware = Middleware(HttpMiddleware, **options, accesses=table.accesses())
+    app = Starlette(routes=table.routes(), middleware=[middleware])
+    app.state.phone_desk = PhoneDesk(config, admission)
     transport = httpx.ASGITransport(app, client=(client, 4000))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as http:
         yield Desk(admission, metrics, http)
@@ -98,12 +101,6 @@ def by_sinch(body: bytes) -> dict[str, str]:
     text = f"POST\n{digest}\napplication/json\nx-timestamp:{stamp}\n/v1/phone/sinch"
     mac = base64.b64encode(hmac.new(base64.b64decode(SINCH_SECRET), text.encode(), hashlib.sha256).digest()).decode()
     return {"authorization": f"application KEY:{mac}", "x-timestamp": stamp, "content-type": "application/json"}
-
-
-def test_every_document_has_its_own_check() -> None:
-    config = Config()
-    admission = PhoneAdmission(config, PhoneKeys(), Tenants(), Passes(), NextSteps())
-    assert {route.path for route in phone_routes(config, admission)} == DOCUMENT_ADDRESSES
 
 
 # ---- Twilio
@@ -311,7 +308,7 @@ async def test_a_request_that_shows_nothing_is_refused_before_its_body_is_read()
         yield b""
 
     async with desk() as server:
-        for path in sorted(DOCUMENT_ADDRESSES - {"/v1/phone/next"}):
+        for path in sorted({one.path for one in ADDRESSES} - {"/v1/phone/next"}):
             answer = await server.client.post(path, content=body())
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "not_allowed")
         assert (await server.client.get("/v1/phone/vonage")).status_code == 403
@@ -431,5 +428,5 @@ async def test_numbers_and_passes_are_in_no_log_and_no_metric(caplog: pytest.Log
 
 
 def test_systems_have_addresses_of_their_own() -> None:
-    paths = [path for documents in DOCUMENTS.values() for path in documents.paths]
+    paths = [address.path for address in ADDRESSES]
     assert len(set(paths)) == len(paths)

@@ -23,7 +23,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol
 
 from voxlane.server import limits
-from voxlane.server.api import app
+from voxlane.server.api import sockets
 from voxlane.server.config import PhoneKeys
 from voxlane.server.conversation.client_events import Audio, TextTurn
 from voxlane.server.http.frames import CountedFrames
@@ -126,8 +126,8 @@ class Parsed:
 def without_refill(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Let what may come at once be all that may come: a busy machine sends slowly."""
     changes = {"frames_per_s": 0.0, **changes}
-    monkeypatch.setattr(app, "NATIVE", replace(NATIVE, rate_limits=replace(NATIVE.rate_limits, **changes)))
-    monkeypatch.setattr(app, "REALTIME", replace(REALTIME, rate_limits=replace(REALTIME.rate_limits, **changes)))
+    monkeypatch.setattr(sockets, "NATIVE", replace(NATIVE, rate_limits=replace(NATIVE.rate_limits, **changes)))
+    monkeypatch.setattr(sockets, "REALTIME", replace(REALTIME, rate_limits=replace(REALTIME.rate_limits, **changes)))
     monkeypatch.setattr(incoming, "RATE_LIMITS", replace(incoming.RATE_LIMITS, **changes))
 
 

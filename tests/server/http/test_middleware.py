@@ -7,7 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
+from voxlane.server.api.routes import TABLE
 from voxlane.server.config import LimitsConfig, ServerConfig, VoiceConfig
+from voxlane.server.http.access import AccessTable
 
 PAGE = "https://example.org"
 
@@ -90,3 +92,22 @@ async def test_a_full_server_says_so_as_it_says_everything(serving: Any) -> None
         assert refused.headers["x-request-id"]
         assert (await other.get("/healthz")).json()["status"] == "ready"  # operators can still look
         assert 'route="/v1/models",status="503"' in (await other.get("/metrics")).text
+
+
+@pytest.mark.parametrize(
+    ("path", "route", "key"),
+    [
+        ("/v1/models", "/v1/models", "middleware"),
+        ("/v1/models/org/name", "/v1/models/{name}", "middleware"),
+        ("/v1/responses/resp_1/input_items", "/v1/responses/{response_id}", "middleware"),
+        ("/v1/realtime/calls/rtc_1/hangup", "/v1/realtime/calls/{name}", "endpoint"),
+        ("/v1/phone/twiml", "/v1/phone/twiml", "none"),
+        ("/client/demo/index.html", "/client/{name}", "none"),
+        ("/v1/voice", "other", "middleware"),
+        ("/v1/nothing", "other", "middleware"),
+        ("/nothing", "other", "none"),
+    ],
+)
+def test_an_address_has_one_name_in_the_metrics_and_one_rule_for_keys(path: str, route: str, key: str) -> None:
+    name, access = AccessTable(TABLE.accesses()).find(path)
+    assert (name, access.key) == (route, key)

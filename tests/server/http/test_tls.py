@@ -22,7 +22,7 @@ from house import Running, start
 from peer import MANUAL, Peer, eventually
 
 from voxlane.server import limits
-from voxlane.server.api import app
+from voxlane.server.api import sockets
 from voxlane.server.cli import main
 from voxlane.server.config import LimitsConfig, ServerConfig
 from voxlane.server.errors import ConfigError
@@ -374,7 +374,7 @@ async def flood(server: Running, authority: Authority, *, reads: bool) -> None:
 
 def hasten(monkeypatch: pytest.MonkeyPatch, frames_burst: int) -> None:
     changed = replace(NATIVE.rate_limits, frames_per_s=0.0, frames_burst=frames_burst)
-    monkeypatch.setattr(app, "NATIVE", replace(NATIVE, rate_limits=changed))
+    monkeypatch.setattr(sockets, "NATIVE", replace(NATIVE, rate_limits=changed))
     monkeypatch.setattr(limits, "SOCKET_WRITE_SECONDS", 0.2)
     monkeypatch.setattr(limits, "VOICE_CLOSE_SECONDS", 0.1)
 

@@ -15,7 +15,7 @@ from peer import MANUAL, Peer, bystander, eventually
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from voxlane.server import limits
-from voxlane.server.api import app
+from voxlane.server.api import sockets
 from voxlane.server.config import VoiceConfig
 from voxlane.server.protocols.native import NATIVE
 from voxlane.server.sessions import outbound
@@ -63,7 +63,7 @@ async def test_abuse_is_closed_with_its_code(
 ) -> None:
     # What may come at once is all that may come: however slowly a busy machine sends it, the rest is too much.
     rates = replace(NATIVE.rate_limits, frames_per_s=0.0, bytes_per_s=0.0, audio_rate=0.0)
-    monkeypatch.setattr(app, "NATIVE", replace(NATIVE, rate_limits=rates))
+    monkeypatch.setattr(sockets, "NATIVE", replace(NATIVE, rate_limits=rates))
     async with serving() as running, bystander(running):
         peer = await Peer.open(running.url, MANUAL)
         with suppress(ConnectionClosed):
@@ -127,7 +127,7 @@ async def test_a_slow_reader_is_closed(serving: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(outbound, "WAITING_PACKETS", 64)
     monkeypatch.setattr(limits, "SOCKET_WRITE_SECONDS", 0.5)
     rates = replace(NATIVE.rate_limits, frames_burst=1 << 20, bytes_burst=1 << 30)
-    monkeypatch.setattr(app, "NATIVE", replace(NATIVE, rate_limits=rates))
+    monkeypatch.setattr(sockets, "NATIVE", replace(NATIVE, rate_limits=rates))
     async with serving() as running, bystander(running):
         peer = await Peer.open(running.url, MANUAL, max_queue=1)
         config = {"instructions": "x" * 16_000}
