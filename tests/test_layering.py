@@ -55,7 +55,7 @@ IMPURITIES = {"asyncio", "time", "random", "secrets", "logging", "socket", "thre
 
 ASYNC = {
     "server.api.app", "server.cli", "server.client.voice_client",
-    "server.api.chat_engine", "server.api.disconnect", "server.api.openapi", "server.api.reference.docs",
+    "server.api.chat_engine", "server.api.disconnect", "server.api.docs", "server.api.openapi",
     "server.api.speech",
     "server.audio.decoding", "server.audio.opus_process", "server.audio.feeding", "server.audio.speaking",
     "server.commands.chat", "server.commands.neighbours", "server.commands.perplexity", "server.commands.say",

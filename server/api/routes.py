@@ -10,6 +10,7 @@ from voxlane.server.api import (
     calls,
     chat,
     client_secrets,
+    docs,
     health,
     models,
     openapi,
@@ -22,7 +23,6 @@ from voxlane.server.api import (
     voices,
 )
 from voxlane.server.api.endpoint import Address, RouteTable, SocketAddress
-from voxlane.server.api.reference import docs
 from voxlane.server.http.access import FILES, KEYED, METRICS, OPEN, OWN_KEY, PROBE
 from voxlane.server.protocols.phone.system import PHONE_ADDRESS
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
+from voxlane.server.api.docs import USUAL_ORIGIN
 from voxlane.server.api.endpoint import Facts
 from voxlane.server.api.openapi import document
-from voxlane.server.api.reference.docs import USUAL_ORIGIN
-from voxlane.server.api.reference.view import laid_out
 from voxlane.server.api.routes import TABLE
 from voxlane.server.config import LimitsConfig
 
@@ -42,7 +41,7 @@ async def test_the_page_asks_for_nothing_and_runs_nothing(serving: Any) -> None:
         assert {one for one in addresses if not one.startswith("#")} == {"/openapi.json"}
         anchors = set(re.findall(r'id="([^"]*)"', page))
         assert {one[1:] for one in addresses if one.startswith("#")} == anchors
-        assert anchors == {operation["operationId"] for _, _, operation in operations()}
+        assert anchors > {operation["operationId"] for _, _, operation in operations()}
 
 
 async def test_the_page_shows_every_parameter_and_error(serving: Any) -> None:
@@ -54,7 +53,7 @@ async def test_the_page_shows_every_parameter_and_error(serving: Any) -> None:
         shown = articles[operation["operationId"]]
         assert f"{method.upper()}</span> <code>{path}</code>" in shown
         for status in operation["responses"]:
-            assert status in ("200", "201", "204") or f"<strong>{status}</strong>" in shown
+            assert f"<strong>{status}</strong>" in shown
         for content in operation.get("requestBody", {}).get("content", {}).values():
             schema = content["schema"]
             if "$ref" in schema:
@@ -125,12 +124,3 @@ async def test_the_readers_address_is_shown_if_it_is_one(serving: Any, host: str
         assert origins <= ({f"http://{host}"} if host == "voice.example.org" else {USUAL_ORIGIN, server.url})
         assert "alert" not in page
         assert "$HOME" not in page
-
-
-def test_json_is_laid_out_as_a_person_would() -> None:
-    value = {"short": [1, 2], "long": ["x" * 40, {"deep": "y" * 40}], "empty": {}}
-    text = laid_out(value)
-    assert json.loads(text) == value
-    assert '  "short": [1, 2],\n' in text
-    assert max(map(len, text.splitlines())) <= 64
-    assert laid_out({"a": 1}) == '{"a": 1}'
