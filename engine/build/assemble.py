@@ -56,7 +56,7 @@ from voxlane.engine.weights.tensors import WeightFile
 
 log = logging.getLogger(__name__)
 
-WARM_UP_PROMPTS = (16, 128, 32, 16, 64, 16, 16, 16)
+WARM_UP_PROMPTS = (16, 96, 32, 16)
 WARM_UP_STEPS = 3
 """Lengths of prompts that join one by one at start, and the steps after each: they run every kernel, and the cost model
 learns what a row, a prompt token and a context token cost."""
@@ -211,8 +211,23 @@ def _adapted(config: EngineConfig, base: WeightFile, progress: Progress) -> Weig
 
 
 def _parts(config: EngineConfig, device: torch.device, progress: Progress) -> dict[ModelName, ModelPart]:
-    """Load the models, the chat model last: on a GPU its cache takes a share of the memory that is left."""
+    """Load the models, the chat model last: on a GPU its cache takes a share of the memory that is left.
+
+    On a CPU a chat model that is here is read meanwhile.
+    """
     parts: dict[ModelName, ModelPart] = {}
+    with ThreadPoolExecutor(1, "chat model") as beside:
+        early = device.type == "cpu" and config.model and store.present(config.model)
+        chat = beside.submit(_open_chat, config, device, lambda what, done: None) if early else None
+        _add_speech(parts, config, device, progress)
+    if not config.model:
+        return parts
+    return {"chat": _chat_part(config, device, progress, chat.result() if chat is not None else None), **parts}
+
+
+def _add_speech(
+    parts: dict[ModelName, ModelPart], config: EngineConfig, device: torch.device, progress: Progress
+) -> None:
     if config.asr_model or config.tts_model:
         # Imported here: an engine that only chats does not need these modules.
         from voxlane.engine.build.asr_tts import listening_part, speaking_part
@@ -225,7 +240,6 @@ def _parts(config: EngineConfig, device: torch.device, progress: Progress) -> di
         from voxlane.engine.build.lfm2_audio import conversing_part
 
         parts["speech"] = conversing_part(config, device, progress)
-    return {"chat": _chat_part(config, device, progress), **parts} if config.model else parts
 
 
 def use_threads(wanted: int) -> None:
@@ -266,7 +280,9 @@ def _ready(parts: dict[ModelName, ModelPart], device: str) -> Ready:
     return Ready(**told)  # type: ignore[arg-type]  # every part gives its own fields
 
 
-def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -> ModelPart:
+def _open_chat(
+    config: EngineConfig, device: torch.device, progress: Progress
+) -> tuple[OpenedWeights, ChatModel, Tokenizer]:
     weights = _open_chat_model(config, progress)
     mode = weights_of(config, device.type)
     model = load_model(
@@ -276,7 +292,16 @@ def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -
         device,
         context_tokens=config.context_tokens,
     )
-    tokenizer = Tokenizer.from_weights(weights)
+    return weights, model, Tokenizer.from_weights(weights)
+
+
+def _chat_part(
+    config: EngineConfig,
+    device: torch.device,
+    progress: Progress,
+    opened: tuple[OpenedWeights, ChatModel, Tokenizer] | None,
+) -> ModelPart:
+    weights, model, tokenizer = opened or _open_chat(config, device, progress)
     cache, runner = _engine(config, model, device, progress)
     # Blocks that an engine has filled serve the next fork: it need not read every conversation anew.
     kept = memoryview(mmap.mmap(-1, cache.num_blocks * DIGEST_BYTES)) if _shares(config, device) else None

@@ -15,10 +15,11 @@ import os
 import tempfile
 import zlib
 from collections.abc import Sequence
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
+from torch import Tensor
 
 from voxlane.engine.kernels.linear.linear import PACKING, PackedPart, packed_room
 from voxlane.engine.weights.store import packed_folder
@@ -112,10 +113,10 @@ def _read(path: Path) -> dict[str, PackedPart]:
         return {entry.name: _part(file, entry) for entry in entries}
 
 
-def _part(file: BinaryIO, entry: _Entry) -> PackedPart:
+def _part(file: BufferedReader, entry: _Entry) -> PackedPart:
     # Read, not mapped: memory for weights lies in large pages, which streams a tenth faster.
     data = packed_room(entry.tiles * entry.tile_bytes)
-    room = memoryview(data.numpy())
+    room = _bytes(data)
     if file.readinto(room) != len(room) or zlib.crc32(room) != entry.checksum:
         raise ValueError(f"{entry.name:.120} is damaged")
     tiles = data.view(entry.tiles, entry.tile_bytes)
@@ -123,19 +124,8 @@ def _part(file: BinaryIO, entry: _Entry) -> PackedPart:
 
 
 def _write(path: Path, sources: Sequence[Path], parts: dict[str, PackedPart]) -> None:
-    rooms = {name: memoryview(part.data.numpy()).cast("B") for name, part in parts.items()}
-    entries = [
-        _Entry(
-            name,
-            part.bits,
-            part.minimums,
-            part.out_features,
-            part.in_features,
-            *part.data.shape,
-            zlib.crc32(rooms[name]),
-        )
-        for name, part in parts.items()
-    ]
+    rooms = {name: _bytes(part.data) for name, part in parts.items()}
+    entries = [_entry(name, part, zlib.crc32(rooms[name])) for name, part in parts.items()]
     places = json.dumps([str(source.resolve()) for source in sources]).encode()
     header = msgspec.msgpack.encode(entries)
     head = _MAGIC + places + b"\n" + len(header).to_bytes(8, "little") + header
@@ -150,6 +140,15 @@ def _write(path: Path, sources: Sequence[Path], parts: dict[str, PackedPart]) ->
         with contextlib.suppress(OSError):
             os.unlink(partial)
         raise
+
+
+def _entry(name: str, part: PackedPart, checksum: int) -> _Entry:
+    tiles, tile_bytes = part.data.shape
+    return _Entry(name, part.bits, part.minimums, part.out_features, part.in_features, tiles, tile_bytes, checksum)
+
+
+def _bytes(data: Tensor) -> memoryview:
+    return memoryview(data.flatten().numpy())  # type: ignore[arg-type]  # an array is a buffer
 
 
 def _up(size: int) -> int:

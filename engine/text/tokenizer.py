@@ -31,6 +31,7 @@ from voxlane.engine.text.vocabularies.gguf import from_gguf
 from voxlane.engine.text.vocabularies.tokenizer_json import from_directory
 from voxlane.engine.text.vocabularies.vocab_merges import has_pair
 from voxlane.engine.text.vocabularies.vocabulary import Vocabulary
+from voxlane.engine.weights.gguf import GGUFFile
 from voxlane.engine.weights.gguf_header import MAGIC, map_file, read_header
 
 _GUARDS = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
@@ -69,16 +70,21 @@ class Tokenizer:
     @classmethod
     def open(cls, path: str | Path) -> Tokenizer:
         """Return the tokenizer of a GGUF file or a Hugging Face directory, or raise WeightsError."""
-        vocabulary = _open_vocabulary(Path(path))
-        try:
-            return cls(vocabulary)
-        except ChatTemplateError as error:
-            raise WeightsError(path, str(error)) from error
+        return cls._of(_open_vocabulary(Path(path)), path)
 
     @classmethod
     def from_weights(cls, weights: HasPath) -> Tokenizer:
         """Return the tokenizer that belongs to opened weights, or raise WeightsError."""
+        if isinstance(weights, GGUFFile):  # its header was read
+            return cls._of(from_gguf(weights.header), weights.path)
         return cls.open(weights.path)
+
+    @classmethod
+    def _of(cls, vocabulary: Vocabulary, path: str | Path) -> Tokenizer:
+        try:
+            return cls(vocabulary)
+        except ChatTemplateError as error:
+            raise WeightsError(path, str(error)) from error
 
     @property
     def vocab_size(self) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from voxlane.engine.errors import WeightsError
 from voxlane.engine.weights import gguf_blocks
-from voxlane.engine.weights.gguf_header import TensorInfo, Value, map_file, read_header
+from voxlane.engine.weights.gguf_header import Header, TensorInfo, Value, map_file, read_header
 from voxlane.engine.weights.gguf_names import architecture_of, config, named_tensors
 from voxlane.engine.weights.tensors import Blocks
 
@@ -53,6 +53,11 @@ class GGUFFile:
     def config(self) -> dict[str, object]:
         """The architecture in the form of Hugging Face's config.json."""
         return self._config
+
+    @property
+    def header(self) -> Header:
+        """All that stands before the tensors."""
+        return self._header
 
     @property
     def metadata(self) -> dict[str, Value]:
