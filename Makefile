@@ -9,7 +9,7 @@ BROWSER := $(VENV)/.ready-browser
 CELLS := $(VENV)/.ready-cells
 FOREIGN := .venv-clients
 CLIENTS := openai_1_99 openai_1_109 openai_2_15 openai_2_54 openai_3 node
-SCRIPTS := $(basename $(notdir $(sort $(wildcard benchmarks/*.py))))
+SCRIPTS := $(basename $(notdir $(sort $(wildcard benchmarks/*.py benchmarks/training/*.py))))
 MODELS := smollm2-135m-instruct qwen2.5-coder-0.5b-instruct moonshine-tiny-en whisper-tiny-en kokoro-82m speech-samples
 
 # Else every program that a test starts would compile the package anew.
@@ -61,7 +61,7 @@ types: $(TESTED)
 	@mkdir -p build/types/voxlane
 	@for part in server engine codecs; do ln -sfn ../../../$$part build/types/voxlane/$$part; done
 	@ln -sfn ../../benchmarks/lab/voxlane_lab build/types/voxlane_lab
-	@cd build/types && MYPYPATH="../../benchmarks$$(printf ':%s' ../../tests/support ../../tests/support/*/)" ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/voxlane/types --namespace-packages --explicit-package-bases -p voxlane -p voxlane_lab -p support $(SCRIPTS:%=-m %)
+	@cd build/types && MYPYPATH="../../benchmarks:../../benchmarks/training$$(printf ':%s' ../../tests/support ../../tests/support/*/)" ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/voxlane/types --namespace-packages --explicit-package-bases -p voxlane -p voxlane_lab -p support $(SCRIPTS:%=-m %)
 
 format: $(TESTED) ## format the code and fix what lint can fix
 	@$(BIN)/ruff format .

@@ -1,12 +1,12 @@
-"""The ears of a conversation: pauses, backchannels, echo, background voices, words, and what is said right.
+"""The ears of a conversation: murmurs and interruptions, echo, and voices in the background.
 
 One table for each part, before and after in one run. Speech, rooms, lines and noise are made from fixed seeds; clips
 are kept in build/ears. Most parts feed sound to the real modules without a server, faster than real time.
 
     python benchmarks/ears.py                   all parts
-    python benchmarks/ears.py pauses echo       these
+    python benchmarks/ears.py echo              these
 
-Time: about an hour on two cores for everything the first time; `--help` of a part is its module's text.
+Time: half an hour on two cores for everything the first time; `--help` of a part is its module's text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import importlib
 
 from support.command_line import command_line
 
-PARTS = ("pauses", "backchannels", "echo", "background", "words", "said")
+PARTS = ("backchannels", "echo", "background")
 
 
 def main() -> None:

@@ -7,8 +7,8 @@
 
 The output of each also goes to NAME.txt in the folder that $OUT names, if it is set.
 
-Time: on two cores 12 minutes for all but `ears`, which takes an hour, `phone`, three quarters of one, `barge_in`, half
-of one, and `partner`, 3 to 25 minutes for each installed chat model; 18 minutes with a GPU.
+Time: on two cores 12 minutes for all but `ears`, `phone` and `barge_in`, which take half an hour each, and
+`partner`, 3 to 25 minutes for each installed chat model; 18 minutes with a GPU.
 No script begins after --seconds. Nothing else should run on the machine meanwhile.
 """
 
@@ -32,7 +32,6 @@ ALL = (
     "listening",
     "speaking",
     "mixed_load",
-    "resampling",
     "voice_to_voice",
     "barge_in",
     "many_sessions",

@@ -2,7 +2,7 @@
 
 The peer is the voice's own package (hibari), which speaks the same sentence on the same threads, in turn with ours.
 Texts become phonemes in the engine's thread, clause by clause: the processor time of that is measured with replies of
-partner_dialogues/, after others of them.
+training/partner_dialogues/, after others of them.
 
 Time: some 20 s on two cores.
 """
@@ -46,7 +46,7 @@ def worked(action: Callable[[], object]) -> float:
 
 def replies() -> list[str]:
     """Return the different clauses of the dialogues' replies in a random order, always the same."""
-    paths = sorted(Path(__file__).parent.joinpath("partner_dialogues").glob("*.jsonl"))
+    paths = sorted(Path(__file__).parent.joinpath("training/partner_dialogues").glob("*.jsonl"))
     turns = [turn for path in paths for line in path.open(encoding="utf-8") for turn in json.loads(line)["turns"]]
     texts = {turn[1] for turn in turns if turn[0] == "assistant" and isinstance(turn[1], str)}
     found = sorted({clause for text in texts for clause in clauses(text)})

@@ -2,7 +2,7 @@
 
 A finished sentence falls in pitch, fades and drags its last syllable; a voice that stops to think does not. A small
 network looks at the last 1.5 s: loudness, twenty bands of the spectrum, pitch and voicing of every 10 ms, all relative
-to the clip's own. Words are not its business. The network was trained by `benchmarks/prosody_tune.py`.
+to the clip's own. Words are not its business. The network was trained by `benchmarks/training/prosody_tune.py`.
 """
 
 from __future__ import annotations

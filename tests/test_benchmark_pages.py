@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
-SCRIPTS = sorted(FOLDER.glob("*.py"))
+SCRIPTS = sorted([*FOLDER.glob("*.py"), *FOLDER.glob("training/*.py")])
 TIME = re.compile(r"^Time: [\w-].+", re.MULTILINE)
-PAGE_IS_HELP = re.compile(r"\b(command_line|parser)\(__doc__[,)]")
-ROW = re.compile(r"^\| `(\w+)\.py`", re.MULTILINE)
+PAGE_IS_HELP = re.compile(r"\b(command_line|parser)\(__doc__[,)]|ArgumentParser\(description=__doc__,")
+ROW = re.compile(r"^\| `([\w/]+)\.py`", re.MULTILINE)
 
 
 def test_every_script_has_a_page_that_says_how_long_it_takes() -> None:
@@ -27,7 +27,7 @@ def test_every_script_has_a_page_that_says_how_long_it_takes() -> None:
 
 def test_every_script_has_a_line_in_the_readme() -> None:
     lines = ROW.findall((FOLDER / "README.md").read_text(encoding="utf-8"))
-    assert sorted(lines) == [path.stem for path in SCRIPTS]
+    assert sorted(lines) == [path.relative_to(FOLDER).with_suffix("").as_posix() for path in SCRIPTS]
 
 
 @pytest.mark.parametrize(("options", "first", "last"), [([], "cpu_llm", "killed_engine"), (["--gpu"], "gpu_", "gpu_")])

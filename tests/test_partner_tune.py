@@ -23,7 +23,8 @@ from voxlane.server.conversation.replies.history import as_messages
 from voxlane.server.conversation.values import Item
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks" / "partner_dialogues"))
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks" / "training"))
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks" / "training" / "partner_dialogues"))
 
 import generate
 import partner_tune

@@ -21,7 +21,7 @@ from voxlane.engine.text.normalise.pronunciations import pronunciations_of
 from voxlane.engine.text.normalise.reader import ReadWord, spoken_words
 from voxlane.server.conversation.replies.clauses import ClauseCutter
 
-DIALOGUES = Path(__file__).parents[3] / "benchmarks" / "partner_dialogues"
+DIALOGUES = Path(__file__).parents[3] / "benchmarks" / "training" / "partner_dialogues"
 BRITISH = pytest.mark.parametrize("british", [False, True])
 NAMES = pronunciations_of(("Siobhan = /ʃɪˈvɔːn/", "Anne-Marie = /ˈænməɹˈiː/", "Nguyen = win", "GmbH = G M B H"))
 

@@ -1,6 +1,6 @@
 """Write plain_tools.jsonl and counts.jsonl: dialogues about tools without arguments, timers and dice, and long counts.
 
-    python benchmarks/partner_dialogues/generate.py
+    python benchmarks/training/partner_dialogues/generate.py
 
 The phrasings are in plain_tools.toml. The same texts give the same files. Dialogues with a turn that is close to one of
 a benchmark are not written; partner_tune.py has the rule.

@@ -10,6 +10,7 @@ Time: a minute on one H200; with --steps 2 on a CPU some minutes, to try it.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import random
@@ -26,7 +27,6 @@ import torch
 import torch.nn.functional as F
 from msgspec import structs
 from safetensors.torch import save_file
-from support.command_line import command_line
 from torch import Tensor, nn
 
 from voxlane.engine.api import ChatMessage, Tool, ToolUse
@@ -83,7 +83,7 @@ def benchmark_turns() -> list[frozenset[str]]:
             for part in value.values() if isinstance(value, dict) else value:
                 yield from texts(part)
 
-    exchanges = [tomllib.loads((FOLDER / name).read_text("utf-8")) for name in BENCHMARK_FILES]
+    exchanges = [tomllib.loads((FOLDER.parent / name).read_text("utf-8")) for name in BENCHMARK_FILES]
     return [found for text in texts(exchanges) if len(found := words(text)) > 2]
 
 
@@ -315,7 +315,7 @@ def write(products: dict[str, LowRank], target: Path) -> None:
 
 def main() -> None:
     """Train, and write the adapter."""
-    parser = command_line(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--to", type=Path, required=True, help="the folder to write")
     parser.add_argument("--steps", type=int, default=0, help="end after so many; 0: after three epochs (%(default)s)")
     asked = parser.parse_args()

@@ -4,7 +4,7 @@ Kokoro's voices, without those of the ears' corpus, say the sentences of `partne
 that stops at its end is an example of a finished sentence, a clip that stops after an inner word of an unfinished one.
 Every clip is varied: noise, rooms, telephone lines, and the place where an ear would notice the end.
 
-    python benchmarks/prosody_tune.py --sentences 1500
+    python benchmarks/training/prosody_tune.py --sentences 1500
 
 Time: 7 minutes on 16 cores, most of it for speaking; the training itself takes seconds on a GPU and minutes on a CPU.
 """
@@ -15,13 +15,12 @@ import itertools
 import json
 import multiprocessing
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from support.command_line import command_line
-from support.ears.corpus import RATE, VOICES, Sound, at_level, resample, room, telephone, white
 from torch import Tensor, nn
 
 from voxlane.codecs import prosody
@@ -29,8 +28,14 @@ from voxlane.engine.models import kokoro
 from voxlane.engine.models.kokoro import Kokoro
 from voxlane.engine.weights import store
 
+BENCHMARKS = Path(__file__).parent.parent
+sys.path.append(str(BENCHMARKS))
+
+from support.command_line import command_line  # noqa: E402
+from support.ears.corpus import RATE, VOICES, Sound, at_level, resample, room, telephone, white  # noqa: E402
+
 DIALOGUES = Path(__file__).parent / "partner_dialogues"
-WEIGHTS = Path(__file__).parent.parent / "codecs" / "prosody.npz"
+WEIGHTS = BENCHMARKS.parent / "codecs" / "prosody.npz"
 SPEAKERS = tuple(voice for voice in kokoro.VOICES if voice[0] in "ab" and voice not in VOICES)
 JOINTS = (", and ", ", but ", " because ", ", so ", " although ", ", which means ", " while ", " unless ", " when ")
 QUESTIONS = frozenset(
