@@ -10,13 +10,11 @@
 The first two lines are for a machine where the package is not installed. Parts:
 
     check         kernels against their references on the device, greedy tokens against the CPU's
-    variants      the gain of fused and overlapped launches at small batches
     steps         decode steps of every shape, 1 to 256 rows of 512 tokens, beside their floor: the bytes of the weights
                   and of the rows' keys and values over the bandwidth of a large copy, measured in the same run
     mixed         decodes of 512 tokens and a prompt's chunk, in one step and one after the other
     workload      256 requests of 100 to 1024 random tokens in and out through the whole core, tokens a second
     transformers  128 requests through transformers' continuous batching and through ours, the same weights
-    tune          ways to cut the products of few rows, beside torch's
 
 Weights are random; the time does not depend on them. The kernels of every shape are compiled first, each shape in a
 process. Figures go to gpu_engine.json in the folder $OUT, if that is set.
@@ -44,7 +42,7 @@ os.environ.setdefault("VOXLANE_NATIVE", "0")  # the CPU's share is a reference h
 
 import torch
 from support import random_models
-from support.chat import checks, linear_tune, parts
+from support.chat import checks, parts
 from support.command_line import command_line
 from support.gpu.report import Report
 from support.gpu.workers import compiling_only, elsewhere, stop_compiling
@@ -77,7 +75,6 @@ class Session(Report):
     blocks: list[int]  # page sizes for the workload
     overlaps: bool = False  # run the workload also without overlapping host and device
     bandwidth: float = 1e9
-    fused: bool = True  # fuse products of few rows with their neighbours; `variants` clears it if they do not run
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -86,9 +83,7 @@ class Session(Report):
 
     def model(self, shape: str) -> Decoder:
         """Return a shape on the device."""
-        model = parts.make_model(random_models.SHAPES[shape], str(self.device), self.mode)
-        model._fusable &= self.fused
-        return model
+        return parts.make_model(random_models.SHAPES[shape], str(self.device), self.mode)
 
     def attempt(self, name: str, work: Callable[[], None]) -> bool:
         """Do a piece of a part, then free the device's memory."""
@@ -141,43 +136,6 @@ def check(session: Session) -> None:
         session.say(line)
     for line in checks.greedy(session.device, dry=session.dry):
         session.say(line)
-
-
-def variants(session: Session) -> None:
-    """Time fused and overlapped launches at small batches; later parts use them if they are right."""
-    from voxlane.engine.kernels import triton_overlap
-    from voxlane.engine.kernels.linear import skinny as few
-    from voxlane.engine.kernels.linear import skinny_triton
-
-    model = session.model("speck" if session.dry else "qwen3-0.6b")
-    kept = few.MAX_ROWS, skinny_triton.SPLIT
-    told: dict[str, list[int]] = {}
-
-    def measure(name: str, batches: tuple[int, ...]) -> None:
-        bench = parts.make_bench(model, 16 * 1024, max_batch=max(batches), pages=session.pages)
-        for batch in batches:
-            host, device = parts.step_times(bench, batch, 20 if session.dry else CONTEXT, 2 if session.dry else 50)
-            found = f"host {host * 1e3:7.3f} ms  graph {device * 1e3:7.3f} ms"
-            session.say(f"variant {name:10} batch {batch:3}  {found}  tokens {parts.last_tokens():08x}")
-            session.found[f"variant {name} {batch}"] = device
-            told.setdefault(name, []).append(parts.last_tokens())
-
-    usual, split = session.fused, skinny_triton.SPLIT
-    for name, fused, pdl, most, piece, batches in (
-        ("plain", False, False, 2, split, (1, 2, 4)),
-        ("apart", True, False, 2, split, (1, 2)),
-        ("overlapped", True, True, 2, split, (1, 2)),
-        ("piece 64", True, True, 2, 64, (1, 2)),
-        ("piece 256", True, True, 2, 256, (1, 2)),
-        ("four rows", True, True, 4, split, (4,)),
-    ):
-        model._fusable, triton_overlap.PDL, few.MAX_ROWS, skinny_triton.SPLIT = fused and usual, pdl, most, piece
-        chosen = (min(batches),) if session.dry else batches
-        session.attempt(f"variant {name}", partial(measure, name, chosen))
-    few.MAX_ROWS, skinny_triton.SPLIT = kept
-    session.fused = "apart" in told
-    triton_overlap.PDL = "overlapped" in told and told["overlapped"] == told.get("apart")
-    session.say(f"from here on: fused {session.fused}, overlapped {triton_overlap.PDL}")
 
 
 def steps(session: Session) -> None:
@@ -284,20 +242,12 @@ def transformers(session: Session) -> None:
         clear()
 
 
-def tune(session: Session) -> None:
-    """Time ways to cut the products of few rows."""
-    for line in linear_tune.sweep(session.device, dry=session.dry, deadline=session.deadline + 60):
-        session.say(line)
-
-
 PARTS: dict[str, Callable[[Session], None]] = {
     "check": check,
-    "variants": variants,
     "steps": steps,
     "mixed": mixed,
     "workload": workload,
     "transformers": transformers,
-    "tune": tune,
 }
 
 

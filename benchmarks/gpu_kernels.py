@@ -4,17 +4,13 @@ It runs on any Python with torch and Triton; of voxlane it needs the engine alon
 
     mkdir -p build/gpu/voxlane
     for part in engine server codecs; do ln -sfn ../../../$part build/gpu/voxlane/$part; done
-    PYTHONPATH=build/gpu python3 benchmarks/gpu_kernels.py --check --tune --table
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_kernels.py --check --table
 
 --check    compares attention over a grid of shapes with float64, bits with bits, and every other kernel with its
            reference. A check that is not done by --check-seconds counts as wrong.
 --table    times paged attention and prints the figures with the peers and the bars. The peer is SDPA; --fa3,
            --flashinfer and --flex add theirs (support/kernels/peers.py says where they come from). Ours and the peers'
            are timed in turns; of each, the median of all rounds counts. A row not begun by --seconds is left out.
---tune     times ways to cut and compile paged attention for each group of shapes, and prints the lines for
-           engine/kernels/attention/triton_tuning.py. A way that disagrees with float64 is not timed. Nothing is
-           compiled after half of --seconds. It takes two minutes with 16 cores.
---compile  prints the registers and shared memory of an H200 that every way needs. It needs no device.
 --dry-run  with TRITON_INTERPRET=1, tries all of it on a CPU at small sizes.
 
 $OUT names a folder for the figures. Memory is checked on the device by
@@ -41,10 +37,10 @@ from support.gpu import interpreter
 from support.gpu.clock import FAILURES, copy_bandwidth
 from support.gpu.report import write_out
 from support.gpu.workers import stop_compiling
-from support.kernels.attention_tune import compile_all, groups, present, report, tune
 from support.kernels.check import check
 from support.kernels.paged import CUDA, DEVICE, Captured, Case, Took, prepare, race
 from support.kernels.peers import DECLINES, PAGED, PEERS, Way, compile_flashinfer, compile_flex
+from support.kernels.ways import compile_all
 
 from voxlane.engine.kernels.attention.paged_triton import paged_attention_triton
 
@@ -250,8 +246,6 @@ def main() -> None:
     parser = command_line(__doc__)
     flags = {
         "check": "compare every kernel with its reference",
-        "tune": "time ways to cut and compile paged attention",
-        "compile": "print what every way needs of an H200; needs no device",
         "table": "time ours and the peers",
         "fa3": "FlashAttention-3 too, in the table",
         "flashinfer": "FlashInfer too",
@@ -264,9 +258,6 @@ def main() -> None:
     parser.add_argument("--check-seconds", type=float, default=600.0, help="the same for --check (%(default)g)")
     wanted = parser.parse_args()
     torch.manual_seed(0)
-    if wanted.compile:
-        report(groups())
-        return
     if CUDA:
         print(torch.cuda.get_device_name(), torch.__version__)
     else:
@@ -274,7 +265,7 @@ def main() -> None:
     begin = time.monotonic()
     building = build_peers(flashinfer=wanted.flashinfer, flex=wanted.flex)
     if wanted.table and CUDA:
-        compile_all([(case, present(case)) for case in (*DECODES, *PREFILLS)], begin + wanted.seconds / 2)
+        compile_all((*DECODES, *PREFILLS), begin + wanted.seconds / 2)
         print(f"compiled after {time.monotonic() - begin:.0f} s", flush=True)
     good = True
     if wanted.check:
@@ -283,9 +274,6 @@ def main() -> None:
     if wanted.table:
         print(f"after {time.monotonic() - begin:.0f} s", flush=True)
         table(building, begin + wanted.seconds, fa3=wanted.fa3, dry=wanted.dry_run)
-    if wanted.tune:
-        print(f"after {time.monotonic() - begin:.0f} s", flush=True)
-        tune(begin + wanted.seconds, dry=wanted.dry_run)
     print(f"after {time.monotonic() - begin:.0f} s")
     if not good:
         raise SystemExit("the kernels disagree with their reference")

@@ -4,7 +4,6 @@
     PYTHONPATH=build/gpu python3 benchmarks/gpu_sessions.py --policies deadline --sessions 32,64,96 --seconds 20
     python benchmarks/gpu_sessions.py --pretend --sessions 256,384,448    # without a GPU: the host's limit
     python benchmarks/gpu_sessions.py --dry-run                           # on a CPU, with a tiny chat model
-    python benchmarks/pictures.py goodput gpu_sessions.json               # draws docs/img/goodput.svg
 
 Simulated people (support/sessions/speakers.py) each speak 2 to 5 seconds, are answered by voice, sometimes interrupt,
 and go on. For each number of sessions more people join at random times; after a while that does not count, `--seconds`
@@ -17,11 +16,9 @@ A session is within its targets if in that time
     each interruption was in force within 25 ms (see gpu_interrupt.py), and
     no request was refused or failed.
 Sessions without a turn in that time are not judged. "engine" and "people" are shares of a core that the two processes
-used. While a step is under way the engine's thread asks the device again and again, so its share says little; "work" is
-what that thread does beside asking: milliseconds of its processor time for a second of one conversation. At 1000 / work
-conversations the thread is full. --parts tells what it works at. With --pretend the limit is always the host: a device
-that takes an H200's time and computes nothing (support/engines/pretended.py) stands in for the GPU, and what it
-computes is not counted as work.
+used. While a step is under way the engine's thread asks the device again and again, so its share says little. With
+--pretend the limit is always the host: a device that takes an H200's time and computes nothing
+(support/engines/pretended.py) stands in for the GPU.
 
 A policy with less than 30 % of the sessions within targets twice in a row gets no larger number of sessions.
 
@@ -40,7 +37,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from support.common import table
-from support.engines import account
 from support.figures import percentile
 from support.sessions.engine import (
     Engine,
@@ -89,18 +85,12 @@ class Level:
     engine: float  # share of a core
     people: float
     late: float  # how late this process was at most
-    work: dict[str, float]  # of the step thread for a second of one conversation, by part
     steps: dict[str, float]
 
     @property
     def share(self) -> float:
         """The share of judged sessions within targets."""
         return self.good / max(1, self.judged)
-
-    @property
-    def all_work(self) -> float:
-        """Milliseconds of the step thread's work for a second of one conversation."""
-        return sum(self.work.values())
 
 
 def judge(diary: Diary, begin: float, end: float) -> bool | None:
@@ -122,20 +112,12 @@ def _ms(values: Sequence[float], share: float) -> float:
     return round(1e3 * percentile(values, share), 1) if values else 0.0
 
 
-def _work(before: dict[str, float], after: dict[str, float], conversation_s: float) -> dict[str, float]:
-    """Return the step thread's work in milliseconds for a second of one conversation, by part."""
-    idle = (account.ASKING, account.PRETENDING)
-    spent = {part: 1e3 * (after[part] - before[part]) / conversation_s for part in after if part not in idle}
-    return {part: round(one, 3) for part, one in sorted(spent.items(), key=lambda item: -item[1]) if one}
-
-
 def level_of(
     speakers: Sequence[Speaker],
     begin: float,
     end: float,
     shares: tuple[float, float, float],
     steps: dict[str, float],
-    work: dict[str, float],
 ) -> Level:
     """Return the figures from `begin` to `end`."""
     diaries = [speaker.diary for speaker in speakers]
@@ -170,7 +152,6 @@ def level_of(
         engine=shares[0],
         people=shares[1],
         late=shares[2],
-        work=work,
         steps=steps,
     )
 
@@ -208,15 +189,14 @@ class Crowd:
         self.join(count)
         await self.live(self._join_s + SETTLE_S)
         self._engine.stats.clear()
-        before, begin = self._engine.account(), time.monotonic()
+        begin = time.monotonic()
         engine_s, own_s = self._engine.cpu_s(), time.process_time()
         late = await self.live(seconds)
         end = time.monotonic()
         engine = round((self._engine.cpu_s() - engine_s) / (end - begin), 2)
         people = round((time.process_time() - own_s) / (end - begin), 2)
         shares = (engine, people, round(1e3 * late, 1))
-        work = _work(before, self._engine.account(), (end - begin) * count)
-        return level_of(self.speakers, begin, end, shares, steps_of(self._engine.stats), work)
+        return level_of(self.speakers, begin, end, shares, steps_of(self._engine.stats))
 
     def hang_up(self) -> None:
         """End all sessions."""
@@ -268,7 +248,7 @@ def summary(found: dict[str, list[Level]], where: str) -> None:
             f"{level.interrupt_p50:.1f} / {level.interrupt_p99:.1f}",
             str(level.faults),
             f"{level.steps['step_ms']:.1f} / {level.steps['longest_step_ms']:.0f}",
-            *(f"{level.all_work:.2f}", f"{level.engine:.2f}", f"{level.people:.2f}", f"{level.words_right:.0%}"),
+            *(f"{level.engine:.2f}", f"{level.people:.2f}", f"{level.words_right:.0%}"),
         ]
         for policy, levels in found.items()
         for level in levels
@@ -283,13 +263,8 @@ def summary(found: dict[str, list[Level]], where: str) -> None:
         "words+token+voice",
         "underruns",
     ]
-    header += ["interrupt p50/p99", "faults", "step mean/max", "work", "engine", "people", "words right"]
+    header += ["interrupt p50/p99", "faults", "step mean/max", "engine", "people", "words right"]
     table(f"conversations on {where}, milliseconds", header, rows)
-    for policy, levels in found.items():
-        for level in levels:
-            if len(level.work) > 1:
-                told = [[part, f"{one:.3f}", f"{one / level.all_work:.0%}"] for part, one in level.work.items()]
-                table(f"work of {policy} with {level.sessions}", ["part", "ms", "share"], told)
 
 
 def main() -> None:

@@ -264,8 +264,7 @@ async def measure(options: Options, plan: Plan, chat: Path, sound: Sound) -> tup
         stages = []
         for size, folder in checkpoints.items():
             beside: dict[str, object] = {} if size == plan.mixed else {"model": "", "asr_model": ""}
-            profile = f"{options.profile}.{size}" if options.profile and len(plan.sizes) > 1 else options.profile
-            told = replace(options, tts_model=str(folder), profile=profile)
+            told = replace(options, tts_model=str(folder))
             stages.append(Stage(told.engine("deadline", chat, gpu_memory_share=MEMORY_SHARE, **beside), size))
         async with contextlib.AsyncExitStack() as engines:
             await asyncio.gather(*(opened(stage, engines) for stage in stages))

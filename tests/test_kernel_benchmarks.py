@@ -12,13 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from voxlane.engine.kernels.attention.triton_tuning import AttentionTuning
-
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
 import gpu_kernels
 from support.gpu import clock
-from support.kernels import attention_tune as tune
 from support.kernels import paged
 from support.kernels.compiled import Compiled
 from support.kernels.paged import Captured, Case, Took
@@ -111,32 +108,6 @@ def test_bars(capsys: pytest.CaptureFixture[str]) -> None:
     head, *facts = capsys.readouterr().out.splitlines()
     assert head == "bars: 2 of 3 met"
     assert [fact.rsplit(" ", 1)[1] for fact in facts] == ["NO", "yes", "yes"]
-
-
-def test_a_group_begins_with_what_is_there_and_tries_nothing_twice() -> None:
-    for group in tune.groups():
-        assert len(set(group.ways)) == len(group.ways)
-        assert len(set(group.cases)) == len(group.cases)
-        for case in group.cases:
-            if case.queries == 1:
-                now = tune.decode_tuning(case.head_dim, case.kind, case.batch * case.kv_heads)
-            else:
-                now = tune.hopper_tuning(case.head_dim, case.batch * case.queries * case.heads)
-            assert group.ways[0] == now
-        for way in group.ways:
-            assert eval(tune.line_of(way), {"AttentionTuning": AttentionTuning}) == way
-
-
-def test_the_way_that_loses_least_anywhere_is_chosen() -> None:
-    ways = tuple(AttentionTuning(32, 1, 2, programs) for programs in (8, 10, 12))
-    cases = (Case(9, 3, 64, 2048, 64), Case(32, 8, 64, 2048, 64))
-    found = {
-        cases[0]: {ways[0]: 12.0, ways[1]: 10.0, ways[2]: 10.5},
-        cases[1]: {ways[0]: 10.0, ways[1]: 13.0, ways[2]: 10.2},
-    }
-    lines = list(tune.choice(tune.Group("rows", cases, ways), found))
-    assert lines[0].startswith(f"rows: {tune.line_of(ways[2])}  # 1.050 × the shortest at worst; now 1.200")
-    assert lines[1].endswith("12.0 -> 10.5, shortest 10.0 µs")
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 COMPILE = """
 import sys
 sys.path.append(sys.argv[1])
-from support.kernels.attention_tune import Case, Group, hopper_tuning, report
+from support.kernels.ways import Case, hopper_tuning, report
 heads, kv_heads, width, context, batch, queries = map(int, sys.argv[2:8])
 case = Case(heads, kv_heads, width, context, batch, queries=queries, causal=sys.argv[8] == "causal")
-report([Group("", (case,), (hopper_tuning(width, batch * queries * heads),))])
+report(case, hopper_tuning(width, batch * queries * heads))
 """
 
 

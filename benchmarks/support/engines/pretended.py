@@ -1,6 +1,6 @@
 """The engine's process on a device that takes an H200's time and computes nothing, to measure the host alone.
 
-    python -m support.engines.pretended [FILE] FD      # FD: the engine's socket; FILE: as for support.engines.sampled
+    python -m support.engines.pretended FD      # FD: the engine's socket
 
 The chat model writes the same words over and over, the recogniser writes nonsense at a usual pace, the voice hums as
 long as speech takes, and loud audio counts as speech. All else is the engine's own: queues, plans, texts, sound,
@@ -18,9 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.command_line import command_line
-from support.engines import sampled, switched
-from support.engines.parts import DEVICE
+from support.engines import switched
 from support.replace import put
 
 from voxlane.codecs.silero import HIDDEN
@@ -150,16 +148,12 @@ def pretend() -> None:
     """Give the next assembled engine this device."""
     put(asr_tts, Recogniser=Listener, ClauseTTS=Voice, Voicing=Ears(torch.device("cpu")).open)
     put(assemble, Runner=Chat)
-    DEVICE.extend([(Pretended, "launch"), (Ears, "_run")])
 
 
 def main() -> int:
     """Run the engine."""
-    parser = command_line(__doc__)
-    parser.add_argument("rest", nargs="+", metavar="[FILE] FD")
-    profiled = len(parser.parse_args().rest) > 1
     pretend()
-    return sampled.main() if profiled else switched.main()
+    return switched.main()
 
 
 if __name__ == "__main__":

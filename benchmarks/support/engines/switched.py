@@ -15,7 +15,6 @@ from dataclasses import replace
 from types import FrameType
 
 from support.command_line import command_line
-from support.engines import account
 
 from voxlane.engine import process
 from voxlane.engine.api import EngineConfig, Policy
@@ -31,8 +30,7 @@ SIGNALS: dict[Policy, signal.Signals] = {
 
 
 def listen() -> None:
-    """Make the next assembled engine follow the signals, and keep an account of its time if that is wanted."""
-    account.keep()
+    """Make the next assembled engine follow the signals."""
     made = assemble.assemble
 
     def assembled(config: EngineConfig, progress: Progress = lambda what, done: None) -> assemble.Assembly:

@@ -27,7 +27,6 @@ import tokenizers
 from numpy.typing import NDArray
 from support import random_models
 from support.command_line import REPOSITORY, command_line, module_environment
-from support.engines import account
 from support.engines.switched import SIGNALS
 from support.figures import processor_s
 from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -150,11 +149,8 @@ def vocabulary(size: int) -> dict[str, object]:
 class Engine:
     """An engine process. Its messages go to the receiver named by the request's id before the slash."""
 
-    def __init__(self, config: EngineConfig, command: Sequence[str] = (), *, by_part: bool = False) -> None:
-        """Describe an engine; `by_part`: the account of a support.engines process tells what its thread works at."""
+    def __init__(self, config: EngineConfig, command: Sequence[str] = ()) -> None:
         self.config = config
-        self._by_part = by_part
-        self._account: Path | None = None
         self.stats: list[StepStats] = []
         self.receivers: dict[str, Receive] = {}
         self.ready: Ready | None = None
@@ -169,14 +165,11 @@ class Engine:
         """Start the process and wait until it is ready; raise RuntimeError if it cannot start."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._began = asyncio.get_running_loop().create_future()
-        number, name = tempfile.mkstemp()
-        os.close(number)
-        self._account = Path(name)
-        account.make(self._account)
-        environment = {**module_environment(), account.ACCOUNT: name, account.BY_PART: "1" if self._by_part else ""}
         with theirs:
             command = (*self._command, str(theirs.fileno()))
-            self._process = await asyncio.create_subprocess_exec(*command, pass_fds=(theirs.fileno(),), env=environment)
+            self._process = await asyncio.create_subprocess_exec(
+                *command, pass_fds=(theirs.fileno(),), env=module_environment()
+            )
         self._pipe = PacketPipe(ours, self._receive, self._lost)
         self.send(Configure(self.config))
         self.ready = await self._began
@@ -233,13 +226,6 @@ class Engine:
                 await self._process.wait()
         if self._pipe is not None:
             self._pipe.close()
-        if self._account is not None:
-            self._account.unlink(missing_ok=True)
-
-    def account(self) -> dict[str, float]:
-        """Return the processor seconds of the step thread so far, by part."""
-        assert self._account is not None
-        return account.read(self._account)
 
     def cpu_s(self) -> float:
         """Return the processor time of the engine, all threads."""
@@ -368,8 +354,6 @@ class Options:
     dry: bool
     pretended: bool  # the device is support.engines.pretended
     json: str
-    profile: str
-    parts: bool
     seconds: float
     limits: dict[str, object] = field(default_factory=dict)
 
@@ -379,10 +363,8 @@ class Options:
             EngineConfig(model=str(folder), asr_model=self.asr_model, tts_model=self.tts_model, max_waiting=4096),
             **{**self.limits, "policy": policy, **changes},  # type: ignore[arg-type]
         )
-        kind = "pretended" if self.pretended else "sampled" if self.profile else "switched"
-        return Engine(
-            config, (sys.executable, "-m", f"support.engines.{kind}", *filter(None, [self.profile])), by_part=self.parts
-        )
+        kind = "pretended" if self.pretended else "switched"
+        return Engine(config, (sys.executable, "-m", f"support.engines.{kind}"))
 
 
 def parser(page: str | None, seconds: float = 0.0, *, policies: bool = True) -> argparse.ArgumentParser:
@@ -399,8 +381,6 @@ def parser(page: str | None, seconds: float = 0.0, *, policies: bool = True) -> 
     found.add_argument("--step-budget-ms", type=float, default=8.0, help="of `deadline` on the GPU (%(default)g)")
     found.add_argument("--dry-run", action="store_true", help="on a CPU with a tiny chat model, in a minute")
     found.add_argument("--json", default="", help="file for the figures; in $OUT by default, if that is set")
-    found.add_argument("--profile", default="", help="write where an engine spends its time to FILE")
-    found.add_argument("--parts", action="store_true", help="print what an engine's thread works at")
     return found
 
 
@@ -417,8 +397,6 @@ def read_options(chosen: argparse.Namespace, name: str) -> Options:
         dry=chosen.dry_run,
         pretended=chosen.pretend,
         json=chosen.json or (f"{out}/{name}.json" if out else ""),
-        profile=chosen.profile,
-        parts=chosen.parts,
         seconds=min(chosen.seconds, DRY_S) if chosen.dry_run else chosen.seconds,
         limits=DRY_LIMITS if chosen.dry_run else {**limits, "step_budget_ms": chosen.step_budget_ms},
     )

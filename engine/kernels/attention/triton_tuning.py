@@ -1,4 +1,4 @@
-"""How paged attention is cut and compiled for a shape: figures from benchmarks/gpu_kernels.py --tune."""
+"""How paged attention is cut and compiled for a shape: figures of a sweep on an H200."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class ProductTuning:
     stages: int = 1
 
 
-# Measured on an H200 for one row of Qwen3-0.6B, by the depth, a power of two (benchmarks/gpu_engine.py --parts tune).
+# Measured on an H200 for one row of Qwen3-0.6B, by the depth, a power of two.
 _CUTS = {1024: ProductTuning(16, 1024, 4), 2048: ProductTuning(4, 2048, 8), 4096: ProductTuning(8, 4096, 8)}
 _GATE_CUTS = {1024: ProductTuning(8, 1024, 4), 2048: ProductTuning(4, 2048, 4)}  # each has two matrices on its way
 _DEEP_CUT = ProductTuning(8, 1024, 4, 4)  # deeper than any of these: too much to have all of it on its way at once
