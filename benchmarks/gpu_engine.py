@@ -4,7 +4,6 @@
     for part in server engine codecs; do ln -sfn "$PWD/$part" build/gpu/voxlane/$part; done
     PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py                   # everything
     PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py --parts steps,workload --shapes qwen3-0.6b
-    PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py --parts workload --overlaps    # and without overlap
     python benchmarks/gpu_engine.py --dry-run              # on a CPU, with Triton's interpreter and tiny shapes
 
 The first two lines are for a machine where the package is not installed. Parts:
@@ -73,7 +72,6 @@ class Session(Report):
     folder: Path
     deadline: float
     blocks: list[int]  # page sizes for the workload
-    overlaps: bool = False  # run the workload also without overlapping host and device
     bandwidth: float = 1e9
 
     @property
@@ -195,18 +193,16 @@ def _workload(session: Session, block_tokens: int) -> None:
     )
     work = parts.random_work(count, low, high, model.vocab_size)
     policies: tuple[Policy, ...] = ("fcfs", "deadline")
-    overlaps: tuple[parts.Overlap, ...] = ("apart", "told late", "ahead") if session.overlaps else ("ahead",)
     for policy in policies:
         parts.run_workload(bench, [(prompt, 4) for prompt, _ in work], policy, count)
-        for overlap in overlaps:
-            run = parts.run_workload(bench, work, policy, count, overlap=overlap)
-            name = f"workload {policy}"
-            session.found[name] = max(session.found.get(name, 0.0), run.rate)
-            session.say(
-                f"{name:18} block {block_tokens:3} {overlap:9}  {run.rate:8.0f} tok/s  {run.seconds:6.2f} s in "
-                f"{run.steps} steps: device {run.device_s:5.2f}, of it with prompts {run.prompt_s:5.2f}; "
-                f"longest {run.longest_s * 1e3:5.1f} ms; host planning {run.plan_s:5.2f}; tokens {run.tokens:08x}"
-            )
+        run = parts.run_workload(bench, work, policy, count)
+        name = f"workload {policy}"
+        session.found[name] = max(session.found.get(name, 0.0), run.rate)
+        session.say(
+            f"{name:18} block {block_tokens:3}  {run.rate:8.0f} tok/s  {run.seconds:6.2f} s in "
+            f"{run.steps} steps: device {run.device_s:5.2f}, of it with prompts {run.prompt_s:5.2f}; "
+            f"longest {run.longest_s * 1e3:5.1f} ms; host planning {run.plan_s:5.2f}; tokens {run.tokens:08x}"
+        )
 
 
 def transformers(session: Session) -> None:
@@ -269,7 +265,6 @@ def main() -> int:
     parser.add_argument("--parts", default=",".join(PARTS), help="(%(default)s)")
     parser.add_argument("--shapes", default="qwen3-0.6b,llama-3.2-1b,qwen3-1.7b,qwen3-8b", help="(%(default)s)")
     parser.add_argument("--blocks", default="16,64", help="tokens in a KV block, for the workload (%(default)s)")
-    parser.add_argument("--overlaps", action="store_true", help="run the workload also without overlapping steps")
     parser.add_argument("--seconds", type=float, default=440.0, help="start no part after this long (%(default)g)")
     parser.add_argument("--dry-run", action="store_true", help="on a CPU, with tiny shapes")
     options = parser.parse_args()
@@ -280,7 +275,7 @@ def main() -> int:
     deadline = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as folder:
         blocks = [int(size) for size in options.blocks.split(",")]
-        session = Session(device, shapes, options.dry_run, Path(folder), deadline, blocks, options.overlaps)
+        session = Session(device, shapes, options.dry_run, Path(folder), deadline, blocks)
         session.bandwidth = parts.copy_bandwidth(device)
         name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU, interpreted"
         session.say(f"{name}, torch {torch.__version__}, copy {session.bandwidth / 1e12:.2f} TB/s")

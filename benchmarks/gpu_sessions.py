@@ -38,6 +38,7 @@ from pathlib import Path
 
 from support.common import table
 from support.figures import percentile
+from support.people import live
 from support.sessions.engine import (
     Engine,
     Options,
@@ -175,14 +176,12 @@ class Crowd:
 
     async def live(self, seconds: float) -> float:
         """Run the people for some seconds; return how late their clock was at most."""
-        end, late, due = time.monotonic() + seconds, 0.0, time.monotonic()
-        while (now := time.monotonic()) < end:
-            late = max(late, now - due)
+
+        def tick(now: float) -> None:
             for speaker in self.speakers:
                 speaker.tick(now)
-            due = now + TICK_S
-            await asyncio.sleep(max(0.0005, due - time.monotonic()))
-        return late
+
+        return await live(tick, seconds, TICK_S)
 
     async def measure(self, count: int, seconds: float) -> Level:
         """Return the figures for so many sessions."""

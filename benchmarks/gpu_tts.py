@@ -34,16 +34,15 @@ Columns:
     gone        until the engine reported its end
 The peers (--peers) speak one after the other from the same checkpoints, while the engines are idle.
 
---exact compares the GPU's frames and samples with the CPU's: a small talker, eight different requests, float32. `off`
-(--off) compares the CPU with weights a millionth off, which shows the effect of rounding; `launched` compares the
-device without CUDA graphs, `graphs` with them, `alone` each request by itself with the eight together. Codes are
-sampled: where two are equally likely but for rounding, another may be chosen, and other frames follow. The first such
-place of each request is printed; with these seeds there is none.
+--exact compares the GPU's frames and samples with the CPU's: a small talker, eight different requests, float32.
+`launched` compares the device without CUDA graphs, `graphs` with them, `alone` each request by itself with the eight
+together. Codes are sampled: where two are equally likely but for rounding, another may be chosen, and other frames
+follow. The first such place of each request is printed; with these seeds there is none.
 
---codec checks the codec's decoder at its true shape: noise against float32 on the CPU in decibels below its loudness,
-the graph against the launched calls, and the time of a frame, in each type. Then it times many streams in float16:
-`graph` is one call for all streams as a CUDA graph in milliseconds, `launched` without a graph, `frame` the graph's
-time by streams and frames in microseconds, `× real` seconds of speech a second if nothing else ran.
+--codec checks the codec's decoder at its true shape in float16, the type that serves: noise against float32 on the CPU
+in decibels below its loudness, and the graph against the launched calls. Then it times many streams: `graph` is one
+call for all streams as a CUDA graph in milliseconds, `launched` without a graph, `frame` the graph's time by streams
+and frames in microseconds, `× real` seconds of speech a second if nothing else ran.
 
 Time: some 200 s with both voices, plus writing checkpoints, engine starts, and the peers (two minutes at most). --exact
 and --codec take less than a minute each.
@@ -66,6 +65,7 @@ from typing import Any
 
 import torch
 from support import random_talkers
+from support.people import live
 from support.sessions.engine import Engine, Options, Sound, chat_folder, parser, read_options, running, steps_of
 from support.tts import codec, exact
 from support.tts import peers as tts_peers
@@ -114,7 +114,7 @@ class Stage:
     ) -> None:
         """Run a load, first without counting, then counting; keep the row."""
         settle_s, seconds = spans
-        await self.run(tick, settle_s)
+        await live(tick, settle_s, TICK_S)
         self.engine.stats.clear()
         begin, engine_s, own_s = time.monotonic(), self.engine.cpu_s(), time.process_time()
         opened: list[int] = []
@@ -123,12 +123,12 @@ class Stage:
             tick(now)
             opened.append(voices.open)
 
-        await self.run(counted, seconds)
+        await live(counted, seconds, TICK_S)
         end = time.monotonic()
         steps = steps_of(self.engine.stats)
         engine_cpu = round((self.engine.cpu_s() - engine_s) / (end - begin), 2)
         own_cpu = round((time.process_time() - own_s) / (end - begin), 2)
-        await self.run(tick, TAIL_S)
+        await live(tick, TAIL_S, TICK_S)
         found = heard(voices.utterances, begin, end)
         row = Row(
             self.size,
@@ -150,14 +150,6 @@ class Stage:
         self.failures += voices.failures
         if not await self.engine.until(lambda: voices.open == 0, 5.0):
             raise RuntimeError(f"{voices.open} utterances do not end")
-
-    @staticmethod
-    async def run(tick: Callable[[float], None], seconds: float) -> None:
-        """Run a load for some seconds."""
-        end = time.monotonic() + seconds
-        while (now := time.monotonic()) < end:
-            tick(now)
-            await asyncio.sleep(max(0.0002, now + TICK_S - time.monotonic()))
 
 
 async def concurrent(stage: Stage, count: int, seconds: float) -> None:
@@ -193,7 +185,7 @@ async def crowded(stage: Stage, count: int, seconds: float, *, beside: int) -> N
         listeners.tick(now)
         crowd.tick(now)
 
-    await stage.run(listeners.tick, JOIN_S + SETTLE_S)
+    await live(listeners.tick, JOIN_S + SETTLE_S, TICK_S)
     await stage.measure(f"{count} at once", count + beside, voices, tick, (0.0, seconds))
     await stage.clear(voices)
 
@@ -244,7 +236,7 @@ async def mixed(stage: Stage, plan: Plan, sound: Sound, *, small: bool) -> None:
     """Measure the mixed load, with few and with many interruptions."""
     voices = Voices(stage.engine, 77)
     mixture = talk_over(stage.engine, voices, sound, plan.sessions, JOIN_S, small=small)
-    await stage.run(mixture.tick, JOIN_S + SETTLE_S)
+    await live(mixture.tick, JOIN_S + SETTLE_S, TICK_S)
     for gap_s, seconds in zip(CUT_IN_GAPS_S, plan.mixed_s, strict=True):
         mixture.begin(gap_s)
         load = f"mixed, {1 / gap_s:g} cut in a second"
@@ -336,12 +328,11 @@ def main() -> None:
     commands.add_argument("--peers", type=Path, help="the folder that holds the peers' packages")
     commands.add_argument("--speech", type=Path, help="a recording of speech; noise if not given")
     commands.add_argument("--exact", action="store_true", help="compare the GPU's frames with the CPU's instead")
-    commands.add_argument("--off", action="store_true", help="with --exact: also compare weights a millionth off")
     commands.add_argument("--codec", action="store_true", help="check and time the codec's decoder instead")
     chosen = commands.parse_args()
     if chosen.codec:
         codec.run(dry=chosen.dry_run)
-    if chosen.exact and not exact.run(torch.device("cpu" if chosen.dry_run else "cuda"), rounding=chosen.off):
+    if chosen.exact and not exact.run(torch.device("cpu" if chosen.dry_run else "cuda")):
         raise SystemExit("frames differ")
     if chosen.codec or chosen.exact:
         return

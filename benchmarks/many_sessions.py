@@ -17,8 +17,9 @@ from collections import Counter
 import uvloop
 from support.command_line import command_line
 from support.common import machine, table
-from support.crowd.clients import FRAME_S, Caller, microphone, speak
+from support.crowd.clients import Caller, microphone, speak
 from support.crowd.process import Report, Server
+from support.people import FRAME_S
 from support.speech import recording
 
 from voxlane.codecs.pcm import encode_pcm16

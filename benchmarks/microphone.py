@@ -23,8 +23,9 @@ import uvloop
 from numpy.typing import NDArray
 from support.command_line import command_line
 from support.common import machine, table
-from support.crowd.clients import FRAME_S, Caller, microphone, speak
+from support.crowd.clients import Caller, microphone, speak
 from support.crowd.process import Server
+from support.people import FRAME_S
 from support.speech import recording
 
 from voxlane.codecs.pcm import encode_pcm16

@@ -122,7 +122,7 @@ def test_a_conversation_goes_as_the_server_would_lead_it(monkeypatch: pytest.Mon
     assert gpu_sessions.judge(speaker.diary, 0.0, 20.0) is True
     heard = b"".join(one.audio for one in engine.sent if isinstance(one, Append) and one.request_id == "s/hear1")
     spoken_s = speakers.PRE_ROLL_S + 1.0 + speakers.END_WAIT_S
-    assert len(heard) / 2 / 16_000 == pytest.approx(spoken_s, abs=speakers.PIECE_S)
+    assert len(heard) / 2 / 16_000 == pytest.approx(spoken_s, abs=speakers.FRAME_S)
     chats = [one for one in engine.sent if isinstance(one, Submit) and one.task == "chat"]
     roles = [message.role for message in chats[1].messages]
     assert roles == ["system", "user", "assistant", "user"]

@@ -7,7 +7,6 @@ import time
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from support import stand_ins
@@ -260,11 +259,6 @@ class Desk:
         return TextJob(submit, [request], Codec(), now)  # type: ignore[arg-type]
 
 
-Overlap = Literal["apart", "told late", "ahead"]
-"""How host and device share a step: one after the other; the host delivers the last step while the device runs one;
-or the host also plans the next step meanwhile, as an engine does."""
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
     """The times of a workload."""
@@ -284,17 +278,10 @@ class Run:
         return self.output_tokens / self.seconds
 
 
-def run_workload(
-    bench: Bench,
-    work: Work,
-    policy: Policy,
-    max_batch: int,
-    *,
-    overlap: Overlap = "ahead",
-) -> Run:
+def run_workload(bench: Bench, work: Work, policy: Policy, max_batch: int) -> Run:
     """Send all work to a core at once and step until it is done."""
     factory, runner = Desk(bench, work), bench.runner
-    runner.overlaps = overlap != "apart"
+    runner.overlaps = True
     limits = Limits(max_batch=max_batch, max_step_tokens=STEP_TOKENS, step_budget_s=STEP_BUDGET_S, policy=policy)
     core = Core(
         Scheduler({"chat": bench.resources}, limits),
@@ -303,9 +290,6 @@ def run_workload(
         clock=time.monotonic,
         max_waiting=len(work) + 1,
     )
-    vars(runner).pop("samples_on_device", None)  # set by an earlier run
-    if overlap != "ahead":
-        runner.samples_on_device = lambda request: False  # type: ignore[method-assign]
     begin = time.monotonic()
     core.handle(factory.submits)
     spans: dict[str, list[float]] = {name: [] for name in ("device", "prompts")}

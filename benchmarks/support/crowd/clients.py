@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 import msgpack
+from support.people import in_turns
 
-FRAME_S = 0.02
 BINARY, CLOSE, PING, PONG = 2, 8, 9, 10
 READ_BYTES = 1 << 18
 
@@ -117,18 +117,5 @@ class Caller:
 
 
 async def speak(callers: Sequence[Caller], frames: Sequence[bytes], spread: int, stop: asyncio.Event) -> float:
-    """Send the next frame of every caller every 20 ms, evenly spread; return how late one was at most.
-
-    Each caller begins `spread` frames after the one before it.
-    """
-    loop = asyncio.get_running_loop()
-    began, sent, late = loop.time(), 0, 0.0
-    while not stop.is_set():
-        due = int((loop.time() - began) / FRAME_S * len(callers))
-        late = max(late, (due - sent) * FRAME_S / len(callers))
-        while sent < due:
-            turn, number = divmod(sent, len(callers))
-            callers[number].send(frames[(turn + number * spread) % len(frames)])
-            sent += 1
-        await asyncio.sleep(0.001)
-    return late
+    """Let every caller send a recording's frames, each `spread` frames on; return how late one was at most."""
+    return await in_turns(callers, lambda caller, at: caller.send(frames[at % len(frames)]), spread, stop)

@@ -21,7 +21,8 @@ import msgpack
 import numpy as np
 import uvloop
 from support.command_line import command_line
-from support.crowd.clients import BINARY, FRAME_S, Caller, framed, microphone
+from support.crowd.clients import BINARY, Caller, framed, microphone
+from support.people import FRAME_S
 
 from voxlane.codecs.pcm import encode_pcm16
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from support.people import Listener
 
 from voxlane.engine.api import (
     LISTEN_RATE,
@@ -59,7 +60,7 @@ class TalkDiary:
 
 
 @dataclass(slots=True)
-class Heard:
+class Heard(Listener):
     """An answer on its way to a person."""
 
     name: str
@@ -69,7 +70,6 @@ class Heard:
     wanted: int = 0  # samples: then the answer is over
     samples: int = 0
     first_s: float = 0.0
-    until_s: float = 0.0  # when the listener will have heard all that has come
     over: bool = False
     ended: bool = False  # the engine knows
     cut_s: float = 0.0  # when the person interrupts; 0: not at all
@@ -131,7 +131,7 @@ class Talker:
             heard = self._heard
             assert heard is not None, "an answer is awaited"
             soon_s = now + PIECE_S / 4  # what comes meanwhile may change when the person acts
-            due_s = min(heard.cut_s or (heard.until_s if heard.over else soon_s), soon_s)
+            due_s = min(heard.cut_s or (heard.heard_until_s if heard.over else soon_s), soon_s)
         return min([due_s, *verdicts])
 
     def _begin(self, now: float, priority: Priority) -> list[ToEngine]:
@@ -176,13 +176,13 @@ class Talker:
         if heard.over and not heard.ended:
             heard.ended = True
             commands.append(Cancel(heard.name))
-        if heard.over and now >= heard.until_s:
+        if heard.over and now >= heard.heard_until_s:
             self._remember(heard, now)
             self._state, self._began_s = "quiet", now + self._random.uniform(*THINK_S)
         return commands
 
     def _remember(self, heard: Heard, now: float) -> None:
-        left = max(0, int((heard.until_s - now) * self._rate))
+        left = max(0, int((heard.heard_until_s - now) * self._rate))
         pieces = heard_pieces(heard.pieces, max(0, heard.samples - left), self._frame)
         self._history.append(ChatMessage("user", "", sound=heard.said))
         if pieces:
@@ -214,16 +214,15 @@ class Talker:
                 pass
 
     def _play(self, heard: Heard, samples: int, now: float) -> None:
+        left_s = heard.play(now, samples / self._rate)
         if not heard.first_s:
-            heard.first_s = heard.until_s = now
+            heard.first_s = now
             self.diary.first_packets.append((heard.ended_s, now - heard.ended_s))
             if self._random.random() < CUTS_IN:
                 heard.cut_s = now + self._random.uniform(0.4, 2.5)
-        elif now > heard.until_s:
-            self.diary.underruns.append((now, now - heard.until_s))
-            heard.until_s = now
+        elif left_s < 0:
+            self.diary.underruns.append((now, -left_s))
         heard.samples += samples
-        heard.until_s += samples / self._rate
         heard.over = heard.over or heard.samples >= heard.wanted
 
 

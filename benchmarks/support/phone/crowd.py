@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 import msgpack
 import numpy as np
 from numpy.typing import NDArray
-from support.crowd.clients import BINARY, FRAME_S, Caller, framed
+from support.crowd.clients import BINARY, Caller, framed
+from support.people import in_turns
 
 from voxlane.codecs.g711 import encode_mulaw
 from voxlane.codecs.pcm import encode_pcm16
@@ -262,20 +263,10 @@ async def talk(
     spread: int,
     stop: asyncio.Event,
 ) -> float:
-    """Let every caller send and play 20 ms every 20 ms, evenly spread; return how late one was at most.
+    """Let every caller send and play 20 ms every 20 ms; return how late one was at most."""
 
-    Each caller begins `spread` packets after the one before it.
-    """
-    loop = asyncio.get_running_loop()
-    began, done, late = loop.time(), 0, 0.0
-    while not stop.is_set():
-        due = int((loop.time() - began) / FRAME_S * len(callers))
-        late = max(late, (due - done) * FRAME_S / len(callers))
-        while done < due:
-            turn, number = divmod(done, len(callers))
-            caller = callers[number]
-            packets = sounds[type(caller)]
-            caller.tick(packets[(turn + number * spread) % len(packets)])
-            done += 1
-        await asyncio.sleep(0.001)
-    return late
+    def act(caller: TalkingCaller, at: int) -> None:
+        packets = sounds[type(caller)]
+        caller.tick(packets[at % len(packets)])
+
+    return await in_turns(callers, act, spread, stop)

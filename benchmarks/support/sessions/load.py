@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from support.people import FRAME_S, Listener
 from support.sessions.engine import Engine, Sound, Told
 
 from voxlane.engine.api import (
@@ -28,7 +29,6 @@ from voxlane.engine.api import (
     Text,
 )
 
-PIECE_S = 0.02
 TURN_S = 6.0
 """How long a person of the load speaks before the next turn."""
 
@@ -93,10 +93,9 @@ class _Ear:
 
 
 @dataclass(slots=True)
-class _Mouth:
+class _Mouth(Listener):
     name: str
     clauses: Iterator[str]
-    heard_until_s: float = 0.0
     asked: bool = False
 
 
@@ -205,7 +204,7 @@ class Load:
                 mouth = next(one for one in self._mouths if name.startswith(f"{one.name}/"))
                 assert self.engine.ready is not None
                 mouth.asked = False
-                mouth.heard_until_s = max(now, mouth.heard_until_s) + len(pcm) / 2 / self.engine.ready.speak_rate
+                mouth.play(now, len(pcm) / 2 / self.engine.ready.speak_rate)
             case Finished(name, _, reason) if reason == "failed":
                 self.failures.append(f"{name} failed")
             case Refused(detail=detail):
@@ -214,14 +213,14 @@ class Load:
                 pass
 
     def _speak(self, ear: _Ear, now: float) -> None:
-        due = int((now - ear.begun_s) / PIECE_S)
+        due = int((now - ear.begun_s) / FRAME_S)
         name = f"{ear.name}/hear{ear.turn}"
         if due > 0 and not ear.sent:
             self.engine.send(Submit(name, "asr", priority=Priority.HIGH))
-        while ear.sent < min(due, round(TURN_S / PIECE_S)):
-            at = ear.sent * PIECE_S % ear.sound.seconds
-            self.engine.send(Append(name, audio=ear.sound.piece(at, at + PIECE_S)))
+        while ear.sent < min(due, round(TURN_S / FRAME_S)):
+            at = ear.sent * FRAME_S % ear.sound.seconds
+            self.engine.send(Append(name, audio=ear.sound.piece(at, at + FRAME_S)))
             ear.sent += 1
-        if due > round(TURN_S / PIECE_S):
+        if due > round(TURN_S / FRAME_S):
             self.engine.send(EndInput(name))
             ear.turn, ear.sent, ear.begun_s = ear.turn + 1, 0, now

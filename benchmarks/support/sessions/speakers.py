@@ -13,6 +13,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Literal
 
+from support.people import FRAME_S, Listener
 from support.sessions.engine import Engine, Sound, Told
 
 from voxlane.engine.api import (
@@ -36,7 +37,6 @@ from voxlane.engine.api import (
 from voxlane.server.conversation.replies.clauses import ClauseCutter
 from voxlane.server.engine_client.channel import Channel
 
-PIECE_S = 0.02
 PRE_ROLL_S = 0.3
 CONFIRM_S = 0.06  # of voice before a turn begins
 END_WAIT_S = 0.25  # of silence that ends a turn
@@ -103,7 +103,7 @@ class Diary:
 
 
 @dataclass(slots=True)
-class Reply:
+class Reply(Listener):
     """The assistant's turn, and the listener's position in it."""
 
     epoch: int
@@ -115,7 +115,6 @@ class Reply:
     given: int = 0  # characters
     saying: bool = False
     said: bool = False  # all of its sound has come
-    heard_until_s: float = 0.0  # when the listener will have played all that has come
     held_s: float | None = None  # since when it is on hold
     refused: bool = False  # the engine has confirmed the hold
     cut_in_s: float | None = None  # when the person will interrupt
@@ -196,7 +195,7 @@ class Speaker:
     def _speak(self, now: float) -> None:
         """Send the sound since the last call, and find the end of the turn."""
         at_s = now - self._began_s
-        stop_s = self._sent_s + int((at_s - self._sent_s) / PIECE_S) * PIECE_S
+        stop_s = self._sent_s + int((at_s - self._sent_s) / FRAME_S) * FRAME_S
         voice_s = COUGH_S if self._cough else self._sound.seconds
         if stop_s > self._sent_s:
             audio = self._sound.piece(self._sent_s, min(stop_s, voice_s))
@@ -351,15 +350,13 @@ class Speaker:
 
     def _play(self, reply: Reply, seconds: float, now: float) -> None:
         turn = self.diary.turns[-1]
-        clock = now if reply.held_s is None else reply.held_s
+        left_s = reply.play(now if reply.held_s is None else reply.held_s, seconds)
         if turn.first_audio_s is None:
-            turn.first_audio_s, reply.heard_until_s = now, clock
+            turn.first_audio_s = now
             if self._random.random() < CUTS_IN:
                 reply.cut_in_s = now + self._random.uniform(0.4, max(0.5, len(reply.text) / 18))
-        elif clock > reply.heard_until_s:
-            self.diary.underruns.append((now, clock - reply.heard_until_s))
-            reply.heard_until_s = clock
-        reply.heard_until_s += seconds
+        elif left_s < 0:
+            self.diary.underruns.append((now, -left_s))
 
 
 def words_right(said: str, understood: str) -> float:

@@ -1,20 +1,16 @@
-"""Qwen3-TTS's 12 Hz codec decoder with random weights: its noise in every type, and its time for many streams."""
+"""Qwen3-TTS's 12 Hz codec decoder with random weights: its noise, and its time for many streams."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import ClassVar
-from unittest import mock
 
 import torch
 from support.gpu.clock import time_device
 from torch import Tensor
 
-from voxlane.engine.kernels.conv import causal
 from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
 from voxlane.engine.models.qwen3_tts.codec_config import MODEL_TYPE, CodecConfig
 from voxlane.engine.models.qwen3_tts.codec_weights import read_weights
@@ -27,39 +23,7 @@ TRUE: dict[str, object] = {
 }  # fmt: skip
 SMALL = {**TRUE, "decoder_dim": 32, "latent_dim": 32, "codebook_dim": 32, "codebook_size": 32, "num_hidden_layers": 2}
 STREAMS, FRAMES = (1, 8, 16, 32, 64, 128), (1, 4)
-CHECKED_FRAMES, CHECKED_STREAMS = 6, (1, 16, 64)
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A way to compute the codec."""
-
-    name: str
-    dtype: torch.dtype
-    rounded: bool = False  # products of float32 in TF32
-    ours: bool = True  # large convolutions by our own kernel
-
-
-WAYS = (
-    Way("float32", torch.float32, ours=False),
-    Way("float32, products in TF32, cuBLAS", torch.float32, rounded=True, ours=False),
-    Way("float32, products in TF32", torch.float32, rounded=True),
-    Way("bfloat16, cuBLAS", torch.bfloat16, ours=False),
-    Way("bfloat16", torch.bfloat16),
-    Way("float16", torch.float16),
-)
-
-
-@contextlib.contextmanager
-def computed(way: Way) -> Iterator[None]:
-    """Compute this way within the block."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = way.rounded
-    try:
-        with mock.patch.object(causal, "IN_PLACE", {way.dtype} if way.ours else {}):
-            yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+CHECKED_FRAMES = 6
 
 
 class RandomReader:
@@ -130,34 +94,29 @@ def next_frames(codec: Qwen3TTSCodec, codes: Tensor) -> tuple[Callable[[], Tenso
     return call, replay
 
 
-def check(config: CodecConfig, device: torch.device, ways: Sequence[Way], streams: Sequence[int]) -> None:
-    """Print, for each way, how far samples are from float32 on the CPU, and what a frame of some streams takes."""
+def served(device: torch.device) -> torch.dtype:
+    """Return the type in which a device decodes."""
+    return torch.float16 if device.type == "cuda" else torch.float32
+
+
+def check(config: CodecConfig, device: torch.device) -> None:
+    """Print how far samples are from float32 on the CPU, and how far a graph is from launched calls."""
     codes = random_codes(config, 2, CHECKED_FRAMES)
     host = build(config, torch.float32, torch.device("cpu"))
     wanted = host.decode(codes, host.state(2), torch.arange(2))
     stream_mb = host.state(1).stream_bytes / 2e6
     print(f"{host.parameters / 1e6:.0f} million parameters, {stream_mb:.1f} MB a stream in float16")
-    for way in ways:
-        with computed(way):
-            codec, rows = build(config, way.dtype, device), torch.arange(2, device=device)
-            samples = codec.decode(codes.to(device), codec.state(2, CHECKED_FRAMES), rows).cpu()
-            noise = 20 * math.log10((samples - wanted).std() / wanted.std() + 1e-12)
-            _, replay = next_frames(codec, codes[:, :1].to(device))
-            off = (replay().cpu() - samples[:, : codec.frame_samples]).abs().max()
-            took = []
-            for count in streams:
-                _, replay = next_frames(codec, random_codes(config, count, 1).to(device))
-                took.append(f"{time_device(replay, 30, device) * 1e3:.2f}")
-        print(
-            f"codec in {way.name}: noise {noise:.0f} dB, graph off by {off:.1e}; "
-            f"{' '.join(took)} ms for a frame of {', '.join(map(str, streams))} streams",
-            flush=True,
-        )
+    codec, rows = build(config, served(device), device), torch.arange(2, device=device)
+    samples = codec.decode(codes.to(device), codec.state(2, CHECKED_FRAMES), rows).cpu()
+    noise = 20 * math.log10((samples - wanted).std() / wanted.std() + 1e-12)
+    _, replay = next_frames(codec, codes[:, :1].to(device))
+    off = (replay().cpu() - samples[:, : codec.frame_samples]).abs().max()
+    print(f"codec in {served(device)}: noise {noise:.0f} dB, graph off by {off:.1e}", flush=True)
 
 
 def measure(config: CodecConfig, device: torch.device, streams: tuple[int, ...]) -> None:
     """Print the table."""
-    codec = build(config, torch.float16 if device.type == "cuda" else torch.float32, device)
+    codec = build(config, served(device), device)
     print("| streams | frames | graph | launched | frame | × real |\n|---:|---:|---:|---:|---:|---:|")
     for frames in FRAMES:
         for count in streams:
@@ -175,5 +134,5 @@ def run(*, dry: bool) -> None:
     device = torch.device("cpu" if dry else "cuda")
     config = CodecConfig.from_dict({"model_type": MODEL_TYPE, "decoder_config": SMALL if dry else TRUE})
     with torch.inference_mode():
-        check(config, device, WAYS[:2] if dry else WAYS, CHECKED_STREAMS[:1] if dry else CHECKED_STREAMS)
+        check(config, device)
         measure(config, device, STREAMS[:2] if dry else STREAMS)

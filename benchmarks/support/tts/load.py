@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from support.figures import percentile, quantiles_ms
+from support.people import Listener
 from support.sessions.engine import Engine, Told
 from support.sessions.load import NEWS
 
@@ -41,7 +42,7 @@ ahead wait, so later times between packets would not show the engine's speed."""
 
 
 @dataclass(slots=True)
-class Utterance:
+class Utterance(Listener):
     """One utterance as its listener got it. Times are seconds on the listener's clock."""
 
     name: str
@@ -49,7 +50,6 @@ class Utterance:
     asked_s: float
     wanted_s: float
     arrivals: list[tuple[float, float]] = field(default_factory=list)  # when, and seconds of speech
-    heard_until_s: float = 0.0  # when the listener will have played all that has come
     margins_s: list[float] = field(default_factory=list)  # sound left before each later packet; below 0: silence
     done: bool = False
     cut_s: float | None = None  # when it was interrupted
@@ -58,15 +58,10 @@ class Utterance:
 
     def take(self, now: float, speech_s: float) -> None:
         """Play a packet after the earlier ones."""
+        left_s = self.play(now, speech_s)
         if self.arrivals:
-            self.margins_s.append(self.heard_until_s - now)
-        self.heard_until_s = max(now, self.heard_until_s) + speech_s
+            self.margins_s.append(left_s)
         self.arrivals.append((now, speech_s))
-
-    @property
-    def speech_s(self) -> float:
-        """Seconds of speech that have come."""
-        return sum(speech_s for _, speech_s in self.arrivals)
 
     @property
     def first_s(self) -> float | None:
