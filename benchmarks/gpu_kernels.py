@@ -8,9 +8,9 @@ It runs on any Python with torch and Triton; of voxlane it needs the engine alon
 
 --check    compares attention over a grid of shapes with float64, bits with bits, and every other kernel with its
            reference. A check that is not done by --check-seconds counts as wrong.
---table    times paged attention and prints the figures with the peers and the bars. The peer is SDPA; --fa3,
-           --flashinfer and --flex add theirs (support/kernels/peers.py says where they come from). Ours and the peers'
-           are timed in turns; of each, the median of all rounds counts. A row not begun by --seconds is left out.
+--table    times paged attention and prints the figures with the peers and the bars. The peer is SDPA; --fa3
+           and --flashinfer add theirs (support/kernels/peers.py says where they come from). Ours and the peers' are
+           timed in turns; of each, the median of all rounds counts. A row not begun by --seconds is left out.
 --dry-run  with TRITON_INTERPRET=1, tries all of it on a CPU at small sizes.
 
 $OUT names a folder for the figures. Memory is checked on the device by
@@ -39,7 +39,7 @@ from support.gpu.report import write_out
 from support.gpu.workers import stop_compiling
 from support.kernels.check import check
 from support.kernels.paged import CUDA, DEVICE, Captured, Case, Took, prepare, race
-from support.kernels.peers import DECLINES, PAGED, PEERS, Way, compile_flashinfer, compile_flex
+from support.kernels.peers import DECLINES, PAGED, PEERS, Way, compile_flashinfer
 from support.kernels.ways import compile_all
 
 from voxlane.engine.kernels.attention.paged_triton import paged_attention_triton
@@ -93,10 +93,6 @@ PREFILLS = [
     Case(20, 20, 64, 1500, 1, queries=1500, causal=False),
     Case(20, 20, 64, 1500, 8, queries=1500, causal=False),
 ]
-FLEX = (DECODES[2], DECODES[4], PREFILLS[0], PREFILLS[-1])
-"""The cases where FlexAttention is timed: it compiles for seconds at every shape."""
-
-
 Times = dict[Case, dict[str, Took]]
 
 
@@ -142,7 +138,7 @@ def timed(case: Case, names: list[str], deadline: float) -> dict[str, Took]:
     entries: dict[str, Captured] = {}
     for name in ("ours", *names):
         work, failures = (ours, FAILURES) if name == "ours" else (PEERS[name], DECLINES)
-        if (name != "Flex" or case in FLEX) and (entry := fastest(work(case), failures)) is not None:
+        if (entry := fastest(work(case), failures)) is not None:
             entries[name] = entry
     found = dict(zip(entries, race(list(entries.values()), ROUNDS), strict=True)) if entries else {}
     entries.clear()
@@ -182,19 +178,14 @@ def line(case: Case, mine: dict[str, Took], names: list[str], more: str) -> str:
     return f"{case.name:40}{own}{more}{rest}"
 
 
-def build_peers(*, flashinfer: bool, flex: bool) -> dict[str, list[AsyncResult[None]]]:
+def build_peers(*, flashinfer: bool) -> dict[str, list[AsyncResult[None]]]:
     """Begin to compile the peers' kernels into their caches on disk, each in a process of its own."""
     os.environ.setdefault("MAX_JOBS", "4")  # compilers of each
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    ways = list(itertools.product((64, 128), (True, False))) if flashinfer else []
-    cases = FLEX if flex else ()
-    if not CUDA or not (ways or cases):
+    if not CUDA or not flashinfer:
         return {}
-    pool = multiprocessing.get_context("spawn").Pool(len(ways) + len(cases))
-    return {
-        "Flex": [pool.apply_async(compile_flex, (case,)) for case in cases],
-        "FlashInfer": [pool.apply_async(compile_flashinfer, way) for way in ways],
-    }
+    ways = list(itertools.product((64, 128), (True, False)))
+    pool = multiprocessing.get_context("spawn").Pool(len(ways))
+    return {"FlashInfer": [pool.apply_async(compile_flashinfer, way) for way in ways]}
 
 
 def built(name: str, building: list[AsyncResult[None]], seconds: float) -> bool:
@@ -249,7 +240,6 @@ def main() -> None:
         "table": "time ours and the peers",
         "fa3": "FlashAttention-3 too, in the table",
         "flashinfer": "FlashInfer too",
-        "flex": "FlexAttention too",
         "dry-run": "small sizes, on a CPU",
     }
     for name, told in flags.items():
@@ -263,7 +253,7 @@ def main() -> None:
     else:
         interpreter.mend()
     begin = time.monotonic()
-    building = build_peers(flashinfer=wanted.flashinfer, flex=wanted.flex)
+    building = build_peers(flashinfer=wanted.flashinfer)
     if wanted.table and CUDA:
         compile_all((*DECODES, *PREFILLS), begin + wanted.seconds / 2)
         print(f"compiled after {time.monotonic() - begin:.0f} s", flush=True)

@@ -1,6 +1,6 @@
-"""Other implementations of attention on the same shapes: FlashAttention-3 and FlashInfer on pages, SDPA, FlexAttention.
+"""Other implementations of attention on the same shapes: FlashAttention-3 and FlashInfer on pages, and SDPA.
 
-SDPA and Flex have contiguous keys, which favours them: they follow no block table. Each peer can be called in several
+SDPA has contiguous keys, which favours it: it follows no block table. Each peer can be called in several
 ways; its fastest counts, without its planning on the host before a call. FlashAttention-3 is the library that vLLM
 ships (_vllm_fa3_C.abi3.so), loaded from the path in GPU_PEERS_FA3.
 """
@@ -73,30 +73,6 @@ def sdpa_by(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor, **options: Any
     """Call one of torch's implementations."""
     with sdpa_kernel(backend):
         return F.scaled_dot_product_attention(q, k, v, **options)
-
-
-def flex(case: Case) -> Iterator[Way]:
-    """Yield compiled FlexAttention."""
-    yield "Flex", flex_calls(case, contiguous(case, case.sets))
-
-
-def flex_calls(case: Case, layers: list[tuple[Tensor, Tensor]]) -> list[Callable[[], object]]:
-    """Return one call for every layer, with a block mask where attention is causal."""
-    module = importlib.import_module("torch.nn.attention.flex_attention")
-    torch._dynamo.reset()
-    compiled = torch.compile(module.flex_attention, dynamic=False)
-    q, options = queries(case), {"enable_gqa": case.heads != case.kv_heads}
-    if case.queries > 1 and case.causal:
-        before = case.context - case.queries
-        options["block_mask"] = module.create_block_mask(
-            lambda b, h, i, j: i + before >= j, None, None, case.queries, case.context, device=DEVICE
-        )
-    return [partial(compiled, q, k, v, **options) for k, v in layers]
-
-
-def compile_flex(case: Case) -> None:
-    """Compile FlexAttention for a case into its cache on disk."""
-    flex_calls(case, contiguous(case, 1))[0]()
 
 
 def fa3(case: Case) -> Iterator[Way]:
@@ -202,5 +178,5 @@ def compile_flashinfer(head_dim: int, tensor_cores: bool) -> None:
     plan_flashinfer(case, torch.zeros((1, 1), dtype=torch.int32, device=DEVICE), "NHD", tensor_cores=tensor_cores)
 
 
-PEERS: dict[str, Callable[[Case], Iterator[Way]]] = {"FA3": fa3, "FlashInfer": flashinfer, "SDPA": sdpa, "Flex": flex}
+PEERS: dict[str, Callable[[Case], Iterator[Way]]] = {"FA3": fa3, "FlashInfer": flashinfer, "SDPA": sdpa}
 PAGED = ("FA3", "FlashInfer")
