@@ -3,17 +3,12 @@
     mkdir -p build/gpu/voxlane
     for part in server engine codecs; do ln -sfn "$PWD/$part" build/gpu/voxlane/$part; done
     PYTHONPATH=build/gpu python3 benchmarks/gpu_listen.py
-    PYTHONPATH=build/gpu python3 benchmarks/gpu_listen.py --parts looks --model MOONSHINE --sounds *.wav
-    PYTHONPATH=build/gpu python3 benchmarks/gpu_listen.py --qwen3-asr [--parts same,ours,peer,near]
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_listen.py --qwen3-asr [--parts same,ours,peer]
     python benchmarks/gpu_listen.py --dry-run              # on a CPU, with Triton's interpreter and tiny shapes
 
 The first two lines are for a machine where the package is not installed. Parts:
 
     small    small random models of both kinds write the same on the CPU and on the GPU, in float32
-    looks    a real Moonshine transcribes recordings (16 kHz WAV) on both, in float32: whole clips, together, alone,
-             with drafts
-    rounded  the same in bfloat16
-    streams  the same in pieces, through whole engines
     encode   clips of 3 s and 30 s, 1, 8 and 32 at once: the encoder's time on the device, and the host's for the step
     steps    a decode step of 1, 8, 32 and 128 streams that each attend to a clip of 30 s
     peer     the same by transformers (eager, SDPA) on the same weights
@@ -28,7 +23,6 @@ a large copy, both measured in the same run. Figures go to gpu_listen.json in th
     ours     the 0.6B shape in bfloat16: a first look at 3 s (clip, prompt, twelve tokens), the next look (twelve
              accepted drafts, one more token), and its parts: the step with the clip, a decode step
     peer     transformers' generate of twelve tokens on the same weights, without the time for spectrograms
-    near     rows of a clip and logits after a prompt, ours and the peer's in bfloat16, against the peer in float32
 
 Time: no part begins after --seconds, 240 by default; with --qwen3-asr mostly the time to load both models.
 """
@@ -43,7 +37,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 if "--dry-run" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"
@@ -72,8 +65,6 @@ class Session(Report):
     device: torch.device
     dry: bool
     shapes: dict[str, Mode]
-    model: Path | None
-    sounds: list[Path]
     bandwidth: float
     rates: dict[Mode, float]  # operations a second, by the type of weights
     benches: dict[str, parts.Bench] = field(default_factory=dict)
@@ -102,21 +93,10 @@ class Session(Report):
         return good
 
 
-def check(session: Session, name: str) -> None:
+def check(session: Session) -> None:
     """Compare the text from the CPU with the text from the device."""
-    if name == "small":
-        lines = words.small(session.device)
-    elif session.model is None or not session.sounds:
-        session.say(f"{name}: needs --model and --sounds")
-        return
-    else:
-        lines = MODEL_CHECKS[name](session.model, session.sounds, session.device)
-    for line in lines:
+    for line in words.small(session.device):
         session.say(line)
-
-
-MODEL_CHECKS = {"looks": words.looks, "rounded": words.rounded, "streams": words.streams}
-CHECKS = ("small", *MODEL_CHECKS)
 
 
 def encode(session: Session, shape: str) -> None:
@@ -164,17 +144,16 @@ def peer(session: Session, shape: str) -> None:
 
 
 SHAPE_PARTS: dict[str, Callable[[Session, str], None]] = {"encode": encode, "steps": steps, "peer": peer}
-PARTS = (*CHECKS, *SHAPE_PARTS)
+PARTS = ("small", *SHAPE_PARTS)
 
 
 def run_parts(session: Session, names: list[str], deadline: float) -> None:
     """Run the named parts, shape by shape; begin none after the deadline."""
-    for name in names:
-        if name in CHECKS:
-            session.attempt(name, partial(check, session, name))
+    if "small" in names:
+        session.attempt("small", partial(check, session))
     for shape in session.shapes:
         for name in names:
-            if name in CHECKS:
+            if name == "small":
                 continue
             if time.monotonic() > deadline:
                 session.say(f"{name} {shape}: no time left")
@@ -188,8 +167,6 @@ def main() -> int:
     parser = command_line(__doc__)
     parser.add_argument("--parts", default="", help=f"comma-separated; all of them if not given ({','.join(PARTS)})")
     parser.add_argument("--shapes", default="", help=f"of {', '.join(SHAPES)}; all of them if not given")
-    parser.add_argument("--model", type=Path, help="a real Moonshine's folder")
-    parser.add_argument("--sounds", type=Path, nargs="*", default=[], help="recordings for it to transcribe")
     parser.add_argument("--seconds", type=float, default=240.0, help="start no part after this long (%(default)g)")
     parser.add_argument("--dry-run", action="store_true", help="on a CPU, with tiny shapes")
     parser.add_argument("--qwen3-asr", action="store_true", help="measure Qwen3-ASR instead; it has parts of its own")
@@ -209,7 +186,7 @@ def main() -> int:
     shapes = DRY_SHAPES if options.dry_run else wanted
     rates = {mode: parts.matrix_rate(mode, device) for mode in set(shapes.values())}
     bandwidth = parts.copy_bandwidth(device)
-    session = Session(device, options.dry_run, shapes, options.model, options.sounds, bandwidth, rates)
+    session = Session(device, options.dry_run, shapes, bandwidth, rates)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU, interpreted"
     told = ", ".join(f"{mode} products {rate / 1e12:.0f} TFLOP/s" for mode, rate in rates.items())
     session.say(f"{name}, torch {torch.__version__}, copy {bandwidth / 1e12:.2f} TB/s, {told}")

@@ -98,7 +98,7 @@ class Bench:
     device: torch.device
     start_s: float = 0.0  # seconds for compiling and graph capture
 
-    def request(self, name: str, samples: NDArray[np.float32], *, attention: bool = False) -> Request:
+    def request(self, name: str, samples: NDArray[np.float32]) -> Request:
         """Return a request that transcribes a clip."""
         prompt = self.model.prompt_tokens(self.model.languages[0])
         return Request(
@@ -110,7 +110,7 @@ class Bench:
             sampling=SamplingParams(logprobs=0),
             limit=self.model.context_tokens,
             model="asr",
-            payload=TranscriptionPayload(samples, wants_attention=attention),
+            payload=TranscriptionPayload(samples),
             clip=ClipStates(self.model.states(len(samples)), BlockTable(self.pool)),
         )
 

@@ -36,7 +36,7 @@ from voxlane.engine.schedule.request import ClipStates, Request
 
 WORDS = 12  # tokens of three seconds of speech
 STREAMS = (1, 16)
-PARTS = ("same", "ours", "peer", "near")
+PARTS = ("same", "ours", "peer")
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>")
 
 _TEXT = {"model_type": "qwen3", "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 65_536}
@@ -256,37 +256,6 @@ def time_peer(peer: Any, bench: Bench, streams: int, times: int, device: torch.d
     print(f"peer {streams:2} streams: generate of {WORDS} tokens {median_ms(generate, times, device):.2f} ms")
 
 
-def compare(peer: Any, bench: Bench, device: torch.device) -> None:
-    clip = noise(3.0, 0)
-    tokens = torch.tensor([bench.request(clip).tokens], device=device)
-
-    def answer(model: Any) -> tuple[Tensor, Tensor]:
-        given = features(model, [clip], device)
-        with torch.inference_mode():
-            rows = model.model.get_audio_features(**given).pooler_output.float()
-            return rows, model(input_ids=tokens, **given).logits[0, -1].float()
-
-    narrow_rows, narrow_logits = answer(peer)
-    wide_rows, wide_logits = answer(peer.float())
-    with torch.inference_mode():
-        rows = bench.model.encode([torch.from_numpy(clip).to(device)]).states.float()
-    request = bench.request(clip)
-    bench.step([request])
-    best = wide_logits.log_softmax(dim=-1)[: bench.model.vocab_size]
-    chosen = float(best[request.tokens[-1]])
-    assert bench.model.restrictions is not None
-    allowed = float((best + bench.model.restrictions[1].to(device)).max())
-    request.free()
-
-    def apart(one: Tensor, other: Tensor) -> float:
-        return float((one - other).norm() / other.norm())
-
-    print(
-        f"near: rows {apart(rows, wide_rows):.4f} (peer's own {apart(narrow_rows, wide_rows):.4f}), the peer's logits "
-        f"{apart(narrow_logits, wide_logits):.4f}; our choice is {allowed - chosen:.4f} below float32's best"
-    )
-
-
 def run(parts: Sequence[str], times: int, *, dry: bool) -> None:
     """Run the parts and print how long each took; a failure does not stop the next part."""
     device = torch.device("cpu" if dry else "cuda")
@@ -320,5 +289,3 @@ def run(parts: Sequence[str], times: int, *, dry: bool) -> None:
                 part("ours", partial(time_ours, bench, streams, times, device))
             if "peer" in parts:
                 part("peer", partial(time_peer, peer, bench, streams, max(1, times // 5), device))
-        if "near" in parts:
-            part("near", lambda: compare(peer, bench, device))
