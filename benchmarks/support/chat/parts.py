@@ -184,8 +184,6 @@ def step_times(bench: Bench, batch: int, context: int, steps: int) -> tuple[floa
         host.append(time.perf_counter() - begin)
     size = bench.runner._rows.bucket(batch)
     device = time_device(lambda: bench.runner._graphs.launch(size), steps, bench.device)
-    global _tokens
-    _tokens = zlib.crc32(repr([request.tokens[context:] for request in requests]).encode())
     for request in requests:
         request.table.free()
     return sorted(host)[len(host) // 2], device
@@ -221,14 +219,6 @@ def mixed_times(bench: Bench, batch: int, context: int, prompt: int, steps: int)
         request.table.free()
     one, other = (sorted(seconds[jointly])[steps // 2] for jointly in (True, False))
     return one, other
-
-
-_tokens = 0
-
-
-def last_tokens() -> int:
-    """Return a hash of the last measured rows' output, equal for equal bits."""
-    return _tokens
 
 
 def floor_s(bench: Bench, batch: int, context: int, bandwidth: float) -> float:
