@@ -1,4 +1,4 @@
-"""LFM2 and LFM2-Audio on one GPU: decode steps beside their floor and transformers, and conversations in real time.
+"""LFM2 and LFM2-Audio on one GPU: decode steps beside their floor, and conversations in real time.
 
     PYTHONPATH=build/gpu python3 benchmarks/gpu_lfm2.py                   # everything; see gpu_engine.py for build/gpu
     PYTHONPATH=build/gpu python3 benchmarks/gpu_lfm2.py --parts talk --talkers 64 --seconds 40
@@ -15,7 +15,6 @@ their own. Parts, in their order:
     steps   decode steps of LFM2-1.2B and of LFM2-8B-A1B, 1 to 256 rows of 512 tokens, beside their floor: the bytes of
             the weights and of the rows' keys and values over the bandwidth of a large copy, measured in the same run.
             Of experts, those count that so many rows are expected to choose
-    peer    the same steps of LFM2-1.2B by transformers' generate
     exact   whole answers of a small engine, its graphs captured, beside the host's, in float32
 
 The bar: the first packet within 60 ms of the end of the turn for 95 of 100 turns of 64 people. People and engine share
@@ -50,7 +49,7 @@ from support.gpu.clock import time_device  # noqa: E402
 from support.gpu.report import Report  # noqa: E402
 from support.gpu.workers import compiling_only, elsewhere, stop_compiling  # noqa: E402
 from support.lfm2.engine import DialogueEngine, Dimensions, dialogue_engine, same_engines, whole_answers  # noqa: E402
-from support.lfm2.shapes import SHAPES, Peer, random_decoder, weights_read  # noqa: E402
+from support.lfm2.shapes import SHAPES, random_decoder, weights_read  # noqa: E402
 from support.lfm2.talk import TalkLoop  # noqa: E402
 
 from voxlane.engine.kernels.attention.pages import StatePages  # noqa: E402
@@ -276,23 +275,10 @@ def _steps(session: Measurement, shape: str) -> None:
         )
 
 
-def peer(session: Measurement) -> None:
-    """Time the same steps by transformers."""
-    rows, context, shape = ((1, 3), 20, "small") if session.pretended else (ROWS, CONTEXT, "lfm2-1.2b")
-    model = Peer(SHAPES[shape], session.device)
-    for count in rows:
-        took = model.step_s(count, context, 2 if session.pretended else 16)
-        ours = session.found.get(f"step {shape} {count}")
-        beside = f"  ours {took / ours:5.1f} times as fast" if ours else ""
-        session.found[f"transformers {shape} {count}"] = took
-        session.say(f"transformers {shape} rows {count:3} x {context}  step {took * 1e3:7.3f} ms{beside}")
-
-
 PARTS: dict[str, Callable[[Measurement], None]] = {
     "check": check,
     "talk": talk,
     "steps": steps,
-    "peer": peer,
     "exact": exact,
 }
 
@@ -316,7 +302,7 @@ def main() -> int:
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     session.say(f"{name}, torch {torch.__version__}, copy {session.bandwidth / 1e12:.2f} TB/s, codec {options.codec}")
     begin, names = time.monotonic(), options.parts.split(",")
-    if device.type == "cuda" and set(names) - {"peer"}:
+    if device.type == "cuda" and names:
         session.attempt("compiling", partial(compile_all, session, names))
     for part in names:
         if time.monotonic() - begin > options.limit:

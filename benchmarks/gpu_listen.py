@@ -1,9 +1,9 @@
-"""Speech recognition on one GPU: clips through the encoder, decode steps of many streams, beside floors and a peer.
+"""Speech recognition on one GPU: clips through the encoder, decode steps of many streams, beside floors.
 
     mkdir -p build/gpu/voxlane
     for part in server engine codecs; do ln -sfn "$PWD/$part" build/gpu/voxlane/$part; done
     PYTHONPATH=build/gpu python3 benchmarks/gpu_listen.py
-    PYTHONPATH=build/gpu python3 benchmarks/gpu_listen.py --qwen3-asr [--parts same,ours,peer]
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_listen.py --qwen3-asr [--parts same,ours]
     python benchmarks/gpu_listen.py --dry-run              # on a CPU, with Triton's interpreter and tiny shapes
 
 The first two lines are for a machine where the package is not installed. Parts:
@@ -11,7 +11,6 @@ The first two lines are for a machine where the package is not installed. Parts:
     small    small random models of both kinds write the same on the CPU and on the GPU, in float32
     encode   clips of 3 s and 30 s, 1, 8 and 32 at once: the encoder's time on the device, and the host's for the step
     steps    a decode step of 1, 8, 32 and 128 streams that each attend to a clip of 30 s
-    peer     the same by transformers (eager, SDPA) on the same weights
 
 Shapes are Whisper large-v3-turbo in bfloat16 and Moonshine tiny in float32, with random weights; the time does not
 depend on them. Floors: operations over the rate of a large matrix product of the same type, bytes over the bandwidth of
@@ -22,9 +21,8 @@ a large copy, both measured in the same run. Figures go to gpu_listen.json in th
     same     a small random model in float32 writes the same on the CPU and on the GPU
     ours     the 0.6B shape in bfloat16: a first look at 3 s (clip, prompt, twelve tokens), the next look (twelve
              accepted drafts, one more token), and its parts: the step with the clip, a decode step
-    peer     transformers' generate of twelve tokens on the same weights, without the time for spectrograms
 
-Time: no part begins after --seconds, 240 by default; with --qwen3-asr mostly the time to load both models.
+Time: no part begins after --seconds, 240 by default; with --qwen3-asr mostly the time to load the model.
 """
 
 from __future__ import annotations
@@ -127,23 +125,7 @@ def steps(session: Session, shape: str) -> None:
         )
 
 
-def peer(session: Session, shape: str) -> None:
-    """Time the same work by transformers."""
-    session.release()
-    other = parts.Peer(shape, session.shapes[shape], session.device)
-    for seconds, batch in itertools.product((0.2,) if session.dry else SECONDS, (1,) if session.dry else BATCHES):
-        took = other.encode(seconds, batch, 1 if session.dry else 5)
-        ours = session.found.get(f"encode {shape} {seconds:g} {batch}", float("nan"))
-        session.say(
-            f"peer encode {shape:22} {seconds:4g} s x {batch:3}  {took * 1e3:8.3f} ms, {took / ours:5.2f} x ours"
-        )
-    for count in (1,) if session.dry else STREAMS:
-        took = other.step(0.2 if session.dry else 30.0, count, 2 if session.dry else 20)
-        ours = session.found.get(f"step {shape} {count}", float("nan"))
-        session.say(f"peer step   {shape:22} {count:3} streams  {took * 1e3:8.3f} ms, {took / ours:5.2f} x ours")
-
-
-SHAPE_PARTS: dict[str, Callable[[Session, str], None]] = {"encode": encode, "steps": steps, "peer": peer}
+SHAPE_PARTS: dict[str, Callable[[Session, str], None]] = {"encode": encode, "steps": steps}
 PARTS = ("small", *SHAPE_PARTS)
 
 

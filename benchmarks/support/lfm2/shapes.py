@@ -1,8 +1,7 @@
-"""LFM2 and LFM2-Audio in their published shapes with random weights, small ones for a CPU, and transformers' LFM2."""
+"""LFM2 and LFM2-Audio in their published shapes with random weights, and small ones for a CPU."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
@@ -86,42 +85,3 @@ def weights_read(config: Config, rows: int) -> float:
     one = 3 * experts.inner * sizes.hidden_size
     unread = experts.count * (1 - experts.chosen / experts.count) ** rows
     return sizes.spec.parameters - (sizes.layers - experts.dense_layers) * unread * one
-
-
-class Peer:
-    """transformers' LFM2 of a shape, with random weights and its own cache."""
-
-    def __init__(self, config: Config, device: torch.device) -> None:
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        given = {key: value for key, value in config.items() if key != "model_type"}
-        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        with torch.device(device):
-            made = AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **given), dtype=dtype)
-        self._model = made.to(device).eval()
-        self._device = device
-
-    def step_s(self, rows: int, context: int, steps: int) -> float:
-        """Return the seconds of a decode step: the difference of long and short answers to the same prompts."""
-        self._generate(rows, context, 2)
-        return (self._generate(rows, context, 1 + steps) - self._generate(rows, context, 1)) / steps
-
-    def _generate(self, rows: int, context: int, count: int) -> float:
-        tokens = torch.randint(3, 900, (rows, context), device=self._device)
-        self._wait()
-        begin = time.perf_counter()
-        with torch.inference_mode():
-            self._model.generate(
-                tokens,
-                attention_mask=torch.ones_like(tokens),
-                max_new_tokens=count,
-                min_new_tokens=count,
-                do_sample=False,
-                pad_token_id=0,
-            )
-        self._wait()
-        return time.perf_counter() - begin
-
-    def _wait(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)

@@ -17,7 +17,6 @@ from support.gpu.clock import copy_bandwidth as copy_bandwidth
 from support.gpu.clock import time_device
 from support.replace import put
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 assert stand_ins.MISSING is not None  # imported first: voxlane needs the packages
 
@@ -235,67 +234,3 @@ def step_bytes(bench: Bench, streams: int) -> float:
     weights = sum(matrix.nbytes for matrix in (*matrices, model._parts.head))
     states = model.states(min(30 * RATE, model.max_samples))
     return weights + streams * (states + CONTEXT) * cache.bytes_per_token
-
-
-class Peer:
-    """The same model in transformers, launched operation by operation."""
-
-    def __init__(self, shape: str, mode: str, device: torch.device) -> None:
-        import transformers
-
-        config = {key: value for key, value in SHAPES[shape].items() if key != "architectures"}
-        name = "Whisper" if config["model_type"] == "whisper" else "Moonshine"
-        settings = getattr(transformers, f"{name}Config")(**config)
-        settings._attn_implementation = "sdpa"
-        with torch.device(device):
-            model = getattr(transformers, f"{name}ForConditionalGeneration")(settings)
-        self._dtype: torch.dtype = getattr(torch, mode)
-        weights = RandomWeights(SHAPES[shape], str(device), self._dtype)
-        self._model = model.to(self._dtype).eval()
-        self._model.load_state_dict({key: weights.tensor(key) for key in weights.names()}, strict=False)
-        self._model.tie_weights()
-        bins = config.get("num_mel_bins")
-        self._bins = bins if isinstance(bins, int) else None  # of a spectrogram; None: its input is samples
-        self._device = device
-
-    def encode(self, seconds: float, batch: int, times: int) -> float:
-        """Return the seconds of its encoder, without those for spectrograms."""
-        sound = self._sound(seconds, batch)
-        with torch.inference_mode():
-            self._model.model.encoder(sound)
-            return time_device(lambda: self._model.model.encoder(sound), times, self._device)
-
-    def step(self, seconds: float, streams: int, times: int) -> float:
-        """Return the host's seconds of a decode step with its own growing cache."""
-        from transformers.modeling_outputs import BaseModelOutput
-
-        # Without cuDNN's attention, which plans for 30 ms whenever the cache has grown.
-        kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-        with torch.inference_mode(), sdpa_kernel(kernels):
-            one = self._model.model.encoder(self._sound(seconds, 1)).last_hidden_state
-            encoded = BaseModelOutput(last_hidden_state=one.expand(streams, -1, -1).contiguous())
-            encoded.attention_mask = None  # Moonshine's own output has one
-            tokens = torch.full((streams, CONTEXT), 5, device=self._device)
-            found = self._model(encoder_outputs=encoded, decoder_input_ids=tokens, use_cache=True)
-            spans = []
-            for _ in range(times):
-                self._wait()
-                begin = time.perf_counter()
-                tokens = found.logits[:, -1:].argmax(dim=-1)
-                found = self._model(
-                    encoder_outputs=encoded,
-                    decoder_input_ids=tokens,
-                    past_key_values=found.past_key_values,
-                    use_cache=True,
-                )
-                self._wait()
-                spans.append(time.perf_counter() - begin)
-        return statistics.median(spans)
-
-    def _sound(self, seconds: float, batch: int) -> Tensor:
-        shape = (batch, int(seconds * RATE)) if self._bins is None else (batch, self._bins, 3000)
-        return torch.randn(shape, device=self._device).to(self._dtype)
-
-    def _wait(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Qwen3-ASR on one GPU beside transformers' generate on the same weights: the parts of `gpu_listen.py --qwen3-asr`."""
+"""Qwen3-ASR on one GPU, with weights that transformers draws: the parts of `gpu_listen.py --qwen3-asr`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from support.gpu.clock import FAILURES
-from support.listen.parts import BLOCK_TOKENS, RATE, noise
+from support.listen.parts import BLOCK_TOKENS, noise
 from tokenizers import models, pre_tokenizers, trainers
 from torch import Tensor
 
@@ -36,7 +36,7 @@ from voxlane.engine.schedule.request import ClipStates, Request
 
 WORDS = 12  # tokens of three seconds of speech
 STREAMS = (1, 16)
-PARTS = ("same", "ours", "peer")
+PARTS = ("same", "ours")
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>")
 
 _TEXT = {"model_type": "qwen3", "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 65_536}
@@ -197,16 +197,6 @@ def median_ms(work: Callable[[], object], times: int, device: torch.device) -> f
     return 1e3 * statistics.median(spans[2:])
 
 
-def features(peer: Any, clips: list[NDArray[np.float32]], device: torch.device) -> dict[str, Tensor]:
-    """Return the input of transformers' model for clips of equal length."""
-    from transformers.models.qwen3_asr.feature_extraction_qwen3_asr import Qwen3ASRFeatureExtractor
-
-    extractor = Qwen3ASRFeatureExtractor(feature_size=peer.config.audio_config.num_mel_bins)
-    found = extractor(clips, sampling_rate=RATE, padding=True, return_attention_mask=True)
-    sound = found["input_features"].to(device, peer.dtype)
-    return {"input_features": sound, "input_features_mask": found["attention_mask"].to(device)}
-
-
 def check_same(path: Path, added: dict[str, int], device: torch.device) -> None:
     peer = make_peer("speck", added, torch.float32, torch.device("cpu"))
     weights = StateDict(peer, path)
@@ -234,26 +224,6 @@ def time_ours(bench: Bench, streams: int, times: int, device: torch.device) -> N
         f"ours {streams:2} streams: first look of {WORDS} tokens {first:.2f} ms, next look {again:.2f} ms"
         f" ({held:.1f} tokens of it), decode step {decode:.2f} ms; the next look's step: {parts}"
     )
-
-
-def time_peer(peer: Any, bench: Bench, streams: int, times: int, device: torch.device) -> None:
-    clips = [noise(3.0, seed) for seed in range(streams)]
-    prompt = torch.tensor([bench.request(clip).tokens for clip in clips], device=device)
-    sound = features(peer, clips, device)
-
-    def generate() -> Tensor:
-        with torch.inference_mode():
-            found: Tensor = peer.generate(
-                input_ids=prompt,
-                attention_mask=torch.ones_like(prompt),
-                **sound,
-                max_new_tokens=WORDS,
-                min_new_tokens=WORDS,
-                do_sample=False,
-            )
-        return found
-
-    print(f"peer {streams:2} streams: generate of {WORDS} tokens {median_ms(generate, times, device):.2f} ms")
 
 
 def run(parts: Sequence[str], times: int, *, dry: bool) -> None:
@@ -287,5 +257,3 @@ def run(parts: Sequence[str], times: int, *, dry: bool) -> None:
         for streams in STREAMS:
             if "ours" in parts:
                 part("ours", partial(time_ours, bench, streams, times, device))
-            if "peer" in parts:
-                part("peer", partial(time_peer, peer, bench, streams, max(1, times // 5), device))
