@@ -1,16 +1,13 @@
-"""Telephone lines: many at once, a true call beside a WebSocket, the assistant's own echo.
+"""Telephone lines: many at once, and the assistant's own echo.
 
 One table or two for each part; `support/phone/` holds the parts, and each module's text says how it measures.
 
     python benchmarks/phone.py                  all parts
-    python benchmarks/phone.py lines echo       these
+    python benchmarks/phone.py lines            this one
         lines   20 and 50 lines on the real server with a scripted engine: CPU, lag, gaps; beside native clients
-        call    voice to voice and onset to silence, baresip and Asterisk beside a WebSocket; the default models
         echo    the assistant's voice fed back through mu-law: self-interruptions and missed ones; bars
 
-`call` fetches Asterisk and baresip the first time (server/exchange), and says so where it cannot.
-
-Time: lines 3.5 minutes, call 8, echo 25, on two cores; clips take 15 minutes the first time.
+Time: lines 3.5 minutes, echo 25, on two cores; clips take 15 minutes the first time.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ import importlib
 
 from support.command_line import command_line
 
-PARTS = ("lines", "call", "echo")
+PARTS = ("lines", "echo")
 
 
 def main() -> None:
