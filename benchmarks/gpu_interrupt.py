@@ -2,14 +2,13 @@
 
     PYTHONPATH=build/gpu python3 benchmarks/gpu_interrupt.py              # see gpu_engine.py for build/gpu
     PYTHONPATH=build/gpu python3 benchmarks/gpu_interrupt.py --policies deadline --critical 100
-    PYTHONPATH=build/gpu python3 benchmarks/gpu_interrupt.py --exact-only
     python benchmarks/gpu_interrupt.py --dry-run                          # on a CPU, with a tiny chat model
 
 The engine is the server's child process. A load keeps its batch full of answers, while long prompts arrive, speech is
 recognised and voices speak. Meanwhile sessions are interrupted at random times, some 50 a second: `Pause`, then a
 critical request of the same session. That is a question of some 25 tokens to the chat model or, every fifth time, a
-second of speech to recognise. When it is served, the interrupted answer is resumed. The policies take turns on one
-engine, which begins each time with an empty prefix cache.
+second of speech to recognise. When it is served, the interrupted answer is resumed. Each policy has an engine of its
+own.
 
 The sender takes the times from sending `Pause`, so they include the socket both ways.
     gone     until the interrupted request is in no later step. A request of the same session that must be refused is
@@ -20,13 +19,8 @@ The sender takes the times from sending `Pause`, so they include the socket both
     words    the text of the critical second of speech, all of it
     idle     the same arrivals with nothing else in the engine
     alone    the same requests, each sent when the one before was served, so that none waits for another
-`same` asks again, without interruptions, for answers that were interrupted and for as many that were not, and compares
-the texts. In bfloat16 a row's last bits depend on the size of its batch, and random weights have near-ties, so some
-answers differ from their repetition. `parted`, how many differ in 1,000 tokens, should be alike for both kinds; the
-counts are not, because longer answers are interrupted more often. --exact does the same in float32, where none should
-differ.
 
-Time: an engine's start; then for 500 critical requests some twenty seconds without load and 35 with each policy.
+Time: for 500 critical requests some twenty seconds without load; for each policy an engine's start and 35 seconds.
 """
 
 from __future__ import annotations
@@ -93,12 +87,6 @@ SETTLE_S = 4.0
 
 REPORT_S = 2.0
 """How long to wait for a busy engine's next report: it sends one a second."""
-
-COMPARED = 96
-"""Answers asked for again, of each kind."""
-
-FEWER = Sizes(answers=72, streams=0, prompt_words=(50, 400), long_words=1500, answer_tokens=(64, 128))
-"""A smaller load for float32, which takes twice the memory and many times the time."""
 
 FIRST_BAR_S, IDLE_RATIO_BAR = 0.025, 2.0
 
@@ -177,7 +165,7 @@ class Lane:
             case Refused(name) if name.endswith("/mark"):
                 call.gone_s = now - call.sent_s
                 if call.victim is not None:
-                    call.victim.paused = call.victim.interrupted = not call.victim.done
+                    call.victim.paused = not call.victim.done
             case Text() | Words() if call.served_s is None:
                 call.served_s = now - call.sent_s
             case Finished(reason=reason):
@@ -209,60 +197,6 @@ class Lane:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Same:
-    """How many answers are the same when they are asked for again, and how soon the others differ."""
-
-    same: int
-    asked: int
-    words: int  # compared, up to the first that differs; a word is a token
-
-    @property
-    def parted(self) -> float:
-        """How many answers differ in a thousand tokens."""
-        return round(1e3 * (self.asked - self.same) / max(1, self.words), 2)
-
-
-def compare(pairs: Sequence[tuple[str, str]]) -> Same:
-    """Compare answers with their repetitions."""
-    same = words = 0
-    for first, second in pairs:
-        both = list(zip(first.split(" "), second.split(" "), strict=False))
-        words += next((number + 1 for number, (one, other) in enumerate(both) if one != other), len(both))
-        same += first == second
-    return Same(same, len(pairs), words)
-
-
-async def ask_again(engine: Engine, load: Load) -> dict[str, Same]:
-    """Ask again, without interruptions, for answers that are complete, and compare."""
-    done = [answer for answer in load.answers.values() if answer.done]
-    interrupted = [answer for answer in done if answer.interrupted][:COMPARED]
-    others = [answer for answer in done if not answer.interrupted][:COMPARED]
-    texts: dict[str, str] = {}
-    ended: set[str] = set()
-
-    def take(message: Told, now: float) -> None:
-        match message:
-            case Text(name, _, text):
-                texts[name] = texts.get(name, "") + text
-            case Finished(name):
-                ended.add(name)
-            case _:
-                pass
-
-    asked = [*interrupted, *others]
-    for answer in asked:
-        engine.receivers[f"again-{answer.name}"] = take
-        engine.send(answer.submit(f"again-{answer.name}"))
-    await engine.until(lambda: len(ended) == len(asked), 12.0)
-
-    kinds = {"interrupted": interrupted, "others": others}
-    return {
-        name: compare([(one.text, texts.get(f"again-{one.name}/answer", "")) for one in answers])
-        for name, answers in kinds.items()
-    }
-
-
 def figures(lane: Lane, load: Load | None, engine: Engine) -> Figures:
     """Return the figures of a run."""
     found: Figures = {
@@ -282,7 +216,7 @@ def figures(lane: Lane, load: Load | None, engine: Engine) -> Figures:
 
 
 async def saturated(engine: Engine, sizes: Sizes, sound: Sound | None, count: int) -> Figures:
-    """Fill an engine, interrupt it, and compare the answers."""
+    """Fill an engine and interrupt it."""
     load = Load(engine, sizes, sound, talks=bool(engine.config.tts_model), random=random.Random(7))
     lane = Lane(engine, sound, random.Random(11), load)
     load.begin(time.monotonic())
@@ -299,11 +233,7 @@ async def saturated(engine: Engine, sizes: Sizes, sound: Sound | None, count: in
     found = figures(lane, load, engine)
     found["answering"] = answering
     found["cpu"] = round((engine.cpu_s() - cpu_s) / (time.monotonic() - begin), 2)
-    enough = time.monotonic() + (3.0 if sizes is FULL else 1.0)  # for interrupted answers to finish
-    await load.until(lambda: time.monotonic() > enough, 10.0)
     load.end()
-    for name, same in (await ask_again(engine, load)).items():
-        found |= {f"same_{name}": (same.same, same.asked), f"parted_{name}": same.parted}
     return found
 
 
@@ -325,30 +255,23 @@ async def alone(engine: Engine, sound: Sound | None, count: int) -> Figures:
     return figures(lane, None, engine)
 
 
-async def measure(options: Options, folder: Path, count: int, *, exact: bool) -> dict[str, Figures]:
-    """Measure idle and each policy, all on one engine; return the figures by name."""
+async def measure(options: Options, folder: Path, count: int) -> dict[str, Figures]:
+    """Measure idle, and each policy on an engine of its own; return the figures by name."""
     found: dict[str, Figures] = {}
     sizes = SMALL if options.dry else FULL
     try:
-        if options.policies:
-            async with running(options.engine(options.policies[0], folder)) as engine:
+        for policy in options.policies:
+            async with running(options.engine(policy, folder)) as engine:
                 sound = (await spoken(engine, [CALL]))[0] if options.asr_model and options.tts_model else None
                 gc.collect()
                 gc.freeze()
                 await alone(engine, sound, WARM_UP)
-                report(found, "alone", await alone(engine, sound, max(10, count // 2)), options.json)
-                report(found, "idle", await idle(engine, sound, count), options.json)
-                for policy in options.policies:
-                    await engine.switch(policy)
-                    report(found, policy, await saturated(engine, sizes, sound, count), options.json)
+                if not found:
+                    report(found, "alone", await alone(engine, sound, max(10, count // 2)), options.json)
+                    report(found, "idle", await idle(engine, sound, count), options.json)
+                report(found, policy, await saturated(engine, sizes, sound, count), options.json)
     except RuntimeError as error:  # print the figures so far
         print(f"FAILED: {error}", flush=True)
-    if exact:
-        fewer = {} if options.dry else {"max_batch": 64, "gpu_memory_share": 0.25}
-        changes = {"weights": "float32", "asr_model": "", "tts_model": "", **fewer}
-        async with running(options.engine("deadline", folder, **changes)) as engine:
-            figures = await saturated(engine, FEWER if fewer else sizes, None, max(10, count // 5))
-            report(found, "exact", figures, options.json)
     return found
 
 
@@ -362,16 +285,12 @@ def report(found: dict[str, Figures], name: str, figures: Figures, path: str = "
 
 def summary(found: dict[str, Figures], shape: str) -> list[str]:
     """Print the table; return the bars and whether they are met."""
-    header = ["policy", "gone", "first token", "words", "unserved", "late + more", "same (parted)", "others", "step"]
+    header = ["policy", "gone", "first token", "words", "unserved", "late + more", "step"]
     rows = []
     for name, one in found.items():
         cells = [name, *(in_shares(one[key]) for key in ("gone_ms", "first_ms", "words_ms")), str(one["unserved"])]
-        if "late" in one:
-            cells.append(f"{one['late']} + {one['too_late']}")
-            for kind in ("interrupted", "others"):
-                same, asked = one[f"same_{kind}"]
-                cells.append(f"{same} of {asked} ({one[f'parted_{kind}']})")
-        rows.append([*cells, *[""] * (len(header) - len(cells) - 1), f"{one['step_ms']:.1f}"])
+        cells.append(f"{one['late']} + {one['too_late']}" if "late" in one else "")
+        rows.append([*cells, f"{one['step_ms']:.1f}"])
     title = f"critical requests into a full engine ({shape}): milliseconds from Pause, p50 / p95 / p99"
     table(title, header, rows)
     lines = []
@@ -388,15 +307,11 @@ def main() -> None:
     """Measure and print the table."""
     commands = parser(__doc__)
     commands.add_argument("--critical", type=int, default=500, help="requests for each policy (%(default)d)")
-    commands.add_argument("--exact", action="store_true", help="compare answers in float32, too")
-    commands.add_argument("--exact-only", action="store_true", help="do nothing else")
     chosen = commands.parse_args()
     options = read_options(chosen, "gpu_interrupt")
     count = min(chosen.critical, 20) if options.dry else chosen.critical
-    if chosen.exact_only:
-        options.policies = []
     with chat_folder(options) as folder:
-        found = asyncio.run(measure(options, folder, count, exact=chosen.exact or chosen.exact_only))
+        found = asyncio.run(measure(options, folder, count))
     for line in summary(found, options.shape):
         print(" ", line)
     if any(one["failures"] for one in found.values()):

@@ -27,7 +27,6 @@ import tokenizers
 from numpy.typing import NDArray
 from support import random_models
 from support.command_line import REPOSITORY, command_line, module_environment
-from support.engines.switched import SIGNALS
 from support.figures import processor_s
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -80,14 +79,6 @@ GPU_LIMITS: dict[str, object] = {
     "max_step_tokens": 4096,
     "context_tokens": 8192,
 }
-PRETENDED_LIMITS: dict[str, object] = {
-    **GPU_LIMITS,
-    "device": "cpu",
-    "block_tokens": 64,
-    "threads": 1,
-    "kv_memory_mib": 1024,
-    "asr_memory_mib": 2048,
-}
 DRY_LIMITS: dict[str, object] = {"device": "cpu", "max_batch": 8, "threads": 1, "kv_memory_mib": 64}
 
 DRY_S = 8.0
@@ -95,9 +86,6 @@ DRY_S = 8.0
 
 STOP_S = 5.0
 """How long an engine may take to end."""
-
-QUIET_S = 1.5
-"""An engine that sends nothing for so long is idle: a busy one reports every second."""
 
 Told = Started | Text | Words | Samples | Pieces | Rewound | ToolCall | Probability | VoiceMade | Finished | Refused
 """An engine's messages about one request."""
@@ -149,24 +137,22 @@ def vocabulary(size: int) -> dict[str, object]:
 class Engine:
     """An engine process. Its messages go to the receiver named by the request's id before the slash."""
 
-    def __init__(self, config: EngineConfig, command: Sequence[str] = ()) -> None:
+    def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.stats: list[StepStats] = []
         self.receivers: dict[str, Receive] = {}
         self.ready: Ready | None = None
-        self._command = command or (sys.executable, "-m", "voxlane.engine.process")
         self._process: asyncio.subprocess.Process | None = None
         self._pipe: PacketPipe | None = None
         self._began: asyncio.Future[Ready] | None = None
         self._gone = ""  # why the engine ended
-        self._told_s = 0.0  # when its last message came
 
     async def start(self) -> Ready:
         """Start the process and wait until it is ready; raise RuntimeError if it cannot start."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._began = asyncio.get_running_loop().create_future()
         with theirs:
-            command = (*self._command, str(theirs.fileno()))
+            command = (sys.executable, "-m", "voxlane.engine.process", str(theirs.fileno()))
             self._process = await asyncio.create_subprocess_exec(
                 *command, pass_fds=(theirs.fileno(),), env=module_environment()
             )
@@ -175,11 +161,6 @@ class Engine:
         self.ready = await self._began
         return self.ready
 
-    def send_soon(self, message: Append) -> None:
-        """Send sound of a voice that goes on, together with that of others, as the server does."""
-        assert self._pipe is not None
-        self._pipe.send_soon(message)
-
     def send(self, *messages: ToEngine) -> None:
         """Send messages, in order; raise RuntimeError if the engine has ended."""
         assert self._pipe is not None
@@ -187,32 +168,6 @@ class Engine:
             raise RuntimeError(f"the {self.config.policy} engine is lost: {self._gone}")
         for message in messages:
             self._pipe.send(message)
-
-    @property
-    def connected(self) -> bool:
-        """Whether it takes messages: a benchmark without an engine is over."""
-        return True
-
-    @property
-    def starting(self) -> bool:
-        """Whether it is being started."""
-        return False
-
-    async def switch(self, policy: Policy) -> None:
-        """Change the policy of an idle support.engines.switched; raise RuntimeError if it stays busy."""
-        assert self._process is not None
-        if policy == self.config.policy:
-            return
-        self.stats.clear()  # an earlier report may show an idle moment
-
-        def is_idle() -> bool:
-            quiet = time.monotonic() - self._told_s > QUIET_S
-            return quiet and (not self.stats or _is_idle(self.stats[-1]))
-
-        if not await self.until(is_idle, STOP_S):
-            raise RuntimeError(f"the {self.config.policy} engine does not become idle")
-        self._process.send_signal(SIGNALS[policy])
-        self.config = replace(self.config, policy=policy)
 
     async def stop(self) -> None:
         """End the process."""
@@ -246,7 +201,6 @@ class Engine:
 
     def _receive(self, message: FromEngine) -> None:
         assert self._began is not None
-        self._told_s = time.monotonic()
         match message:
             case Ready():
                 self._began.set_result(message)
@@ -260,10 +214,6 @@ class Engine:
                 receiver = self.receivers.get(message.request_id.partition("/")[0])
                 if receiver is not None:
                     receiver(message, time.monotonic())
-
-
-def _is_idle(stats: StepStats) -> bool:
-    return not (stats.running or stats.waiting or stats.paused)
 
 
 # ---- sound
@@ -352,7 +302,6 @@ class Options:
     asr_model: str
     tts_model: str
     dry: bool
-    pretended: bool  # the device is support.engines.pretended
     json: str
     seconds: float
     limits: dict[str, object] = field(default_factory=dict)
@@ -363,14 +312,13 @@ class Options:
             EngineConfig(model=str(folder), asr_model=self.asr_model, tts_model=self.tts_model, max_waiting=4096),
             **{**self.limits, "policy": policy, **changes},  # type: ignore[arg-type]
         )
-        kind = "pretended" if self.pretended else "switched"
-        return Engine(config, (sys.executable, "-m", f"support.engines.{kind}"))
+        return Engine(config)
 
 
 def parser(page: str | None, seconds: float = 0.0, *, policies: bool = True) -> argparse.ArgumentParser:
     """Return a command line with the common options; --seconds and --policies only where they apply."""
     found = command_line(page)
-    found.set_defaults(policies="", seconds=seconds, pretend=False)
+    found.set_defaults(policies="", seconds=seconds)
     if policies:
         found.add_argument("--policies", default="", help=f"comma-separated ({','.join(POLICIES)})")
     if seconds:
@@ -386,19 +334,18 @@ def parser(page: str | None, seconds: float = 0.0, *, policies: bool = True) -> 
 
 def read_options(chosen: argparse.Namespace, name: str) -> Options:
     """Return the options of the command line."""
-    out, limits = os.environ.get("OUT", ""), PRETENDED_LIMITS if chosen.pretend else GPU_LIMITS
+    out = os.environ.get("OUT", "")
     dry_policies = "deadline,fcfs" if chosen.dry_run else ",".join(POLICIES)
     policies = [POLICIES[POLICIES.index(one)] for one in (chosen.policies or dry_policies).split(",")]
     return Options(
         policies=policies,
-        shape="tiny" if chosen.dry_run or chosen.pretend else chosen.shape,
+        shape="tiny" if chosen.dry_run else chosen.shape,
         asr_model=chosen.asr_model,
         tts_model=chosen.tts_model,
         dry=chosen.dry_run,
-        pretended=chosen.pretend,
         json=chosen.json or (f"{out}/{name}.json" if out else ""),
         seconds=min(chosen.seconds, DRY_S) if chosen.dry_run else chosen.seconds,
-        limits=DRY_LIMITS if chosen.dry_run else {**limits, "step_budget_ms": chosen.step_budget_ms},
+        limits=DRY_LIMITS if chosen.dry_run else {**GPU_LIMITS, "step_budget_ms": chosen.step_budget_ms},
     )
 
 

@@ -71,7 +71,6 @@ class Answer:
     begun: bool = False
     done: bool = False
     called: bool = False  # an interruption was sent
-    interrupted: bool = False  # the interruption found it unfinished
     paused: bool = False
     late: int = 0  # tokens that came after the pause, of the running step
     late_s: float = 0.0  # when the last of them came
