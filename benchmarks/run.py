@@ -31,7 +31,6 @@ ALL = (
     "int8_pages",
     "listening",
     "speaking",
-    "mixed_load",
     "voice_to_voice",
     "barge_in",
     "many_sessions",
@@ -52,7 +51,6 @@ GPU = {
     "gpu_listen": ("", "--qwen3-asr"),
     "gpu_speak": ("",),
     "gpu_memory": ("",),
-    "gpu_server": ("",),
     "gpu_conversations": ("--people 128,256,512 --talkers 6",),
 }
 """The options of each run of a script."""
