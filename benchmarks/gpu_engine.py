@@ -8,15 +8,14 @@
 
 The first two lines are for a machine where the package is not installed. Parts:
 
-    check         kernels against their references on the device, greedy tokens against the CPU's
     steps         decode steps of every shape, 1 to 256 rows of 512 tokens, beside their floor: the bytes of the weights
                   and of the rows' keys and values over the bandwidth of a large copy, measured in the same run
-    mixed         decodes of 512 tokens and a prompt's chunk, in one step and one after the other
     workload      256 requests of 100 to 1024 random tokens in and out through the whole core, tokens a second
     transformers  128 requests through transformers' continuous batching and through ours, the same weights
 
-Weights are random; the time does not depend on them. The kernels of every shape are compiled first, each shape in a
-process. Figures go to gpu_engine.json in the folder $OUT, if that is set.
+gpu_kernels.py and gpu_parity.py check kernels and tokens. Weights are random; the time does not depend on them. The
+kernels of every shape are compiled first, each shape in a process. Figures go to gpu_engine.json in the folder $OUT, if
+that is set.
 
 Time: no part begins after --seconds, 440 by default; a part takes up to a minute.
 """
@@ -24,7 +23,6 @@ Time: no part begins after --seconds, 440 by default; a part takes up to a minut
 from __future__ import annotations
 
 import gc
-import itertools
 import multiprocessing
 import os
 import sys
@@ -41,7 +39,7 @@ os.environ.setdefault("VOXLANE_NATIVE", "0")  # the CPU's share is a reference h
 
 import torch
 from support import random_models
-from support.chat import checks, parts
+from support.chat import interpreted, parts
 from support.command_line import command_line
 from support.gpu.report import Report
 from support.gpu.workers import compiling_only, elsewhere, stop_compiling
@@ -52,7 +50,6 @@ from voxlane.engine.models.loading import Mode
 
 BATCHES = (1, 8, 32, 128, 256)
 CONTEXT = 512
-MIXED_ROWS, MIXED_TOKENS = (4, 16, 64), (16, 64, 128, 512)
 COMPILE_SECONDS = 60.0  # a kernel not compiled by then is compiled at its first use
 BARS: dict[str, Callable[[dict[str, float]], bool]] = {
     "qwen3-0.6b batch 1 step <= 1.0 ms": lambda found: found.get("step qwen3-0.6b 1", 9.0) <= 1.0e-3,
@@ -128,14 +125,6 @@ def compile_all(session: Session) -> None:
     session.say(f"compiled in {time.monotonic() - begin:.1f} s")
 
 
-def check(session: Session) -> None:
-    """Compare kernels with their references on the device, and greedy tokens with the CPU's."""
-    for line in checks.kernels(session.device):
-        session.say(line)
-    for line in checks.greedy(session.device, dry=session.dry):
-        session.say(line)
-
-
 def steps(session: Session) -> None:
     """Time decode steps of every shape and batch beside their floor."""
     for shape in session.shapes:
@@ -155,26 +144,6 @@ def _steps(session: Session, shape: str) -> None:
         session.say(
             f"step {shape:13} batch {batch:3} x {context}  host {host * 1e3:7.3f} ms  graph {device * 1e3:7.3f} ms  "
             f"floor {floor * 1e3:6.3f} ms  graph/floor {device / floor:5.2f}  {batch / host:8.0f} tok/s"
-        )
-
-
-def mixed(session: Session) -> None:
-    """Time decodes and a prompt in one step, beside the same rows one after the other."""
-    for shape in session.shapes:
-        session.attempt(f"mixed {shape}", partial(_mixed, session, shape))
-
-
-def _mixed(session: Session, shape: str) -> None:
-    batches, prompts = ((3,), (5,)) if session.dry else (MIXED_ROWS, MIXED_TOKENS)
-    tokens = max(batches) * 1024 + 2048
-    bench = parts.make_bench(session.model(shape), tokens, max_batch=max(batches) + 1, pages=session.pages)
-    for batch, prompt in itertools.product(batches, prompts):
-        context, steps = (20, 2) if session.dry else (CONTEXT, 20)
-        one, two = parts.mixed_times(bench, batch, context, prompt, steps)
-        session.found[f"mixed {shape} {batch} {prompt}"] = one
-        session.say(
-            f"mixed {shape:13} {batch:3} decodes, {prompt:3} tokens of a prompt  together {one * 1e3:7.3f} ms  "
-            f"apart {two * 1e3:7.3f} ms  ratio {one / two:.2f}"
         )
 
 
@@ -205,6 +174,25 @@ def _workload(session: Session, block_tokens: int) -> None:
         )
 
 
+def transformers_rate(folder: Path, prompts: list[list[int]], outputs: int, device: torch.device) -> float:
+    """Return the tokens a second of transformers' continuous batching, after a short run that is not counted."""
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="sdpa").to(device)
+    rate = 0.0
+    for count in (min(outputs, 8), outputs):
+        config = GenerationConfig(max_new_tokens=count, do_sample=False, eos_token_id=-1, pad_token_id=0)
+        begin = time.monotonic()
+        results = model.generate_batch(inputs=prompts, generation_config=config, record_timestamps=True)
+        seconds = time.monotonic() - begin
+        stamps = [stamp for result in results.values() for stamp in (getattr(result, "timestamps", None) or [])]
+        if stamps and max(stamps) > min(stamps):
+            # From the first token on, so that its own warm-up does not count.
+            seconds = max(stamps) - min(stamps)
+        rate = sum(len(result.generated_tokens) for result in results.values()) / seconds
+    return rate
+
+
 def transformers(session: Session) -> None:
     """Run the same requests through transformers' continuous batching and through ours, with the same weight files."""
     from voxlane.engine.weights.safetensors import SafetensorsDirectory
@@ -232,16 +220,14 @@ def transformers(session: Session) -> None:
     del bench, model
     clear()
     for batch in batches:
-        rate = checks.transformers_rate(folder, [prompt for prompt, _ in work[:batch]], outputs, session.device)
+        rate = transformers_rate(folder, [prompt for prompt, _ in work[:batch]], outputs, session.device)
         session.found[f"transformers {batch}"] = rate
         session.say(f"transformers batch {batch:3}, {inputs} in, {outputs} out  {rate:8.0f} tok/s")
         clear()
 
 
 PARTS: dict[str, Callable[[Session], None]] = {
-    "check": check,
     "steps": steps,
-    "mixed": mixed,
     "workload": workload,
     "transformers": transformers,
 }
@@ -269,7 +255,7 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true", help="on a CPU, with tiny shapes")
     options = parser.parse_args()
     if options.dry_run:
-        checks.interpret_kernels()
+        interpreted.interpret_kernels()
     device = torch.device("cpu" if options.dry_run else "cuda")
     shapes = ["speck"] if options.dry_run else options.shapes.split(",")
     deadline = time.monotonic() + options.seconds

@@ -1,4 +1,4 @@
-"""LFM2 and LFM2-Audio on one GPU: decode steps beside their floor, and conversations in real time.
+"""LFM2-Audio on one GPU: conversations in real time, and whether its answers are the host's.
 
     PYTHONPATH=build/gpu python3 benchmarks/gpu_lfm2.py                   # everything; see gpu_engine.py for build/gpu
     PYTHONPATH=build/gpu python3 benchmarks/gpu_lfm2.py --parts talk --talkers 64 --seconds 40
@@ -12,15 +12,12 @@ their own. Parts, in their order:
             played, interrupt three of ten answers, and go on, with the conversation so far. For 1, 16, 64 and 128 of
             them: from the last sound of a turn to the first packet of its answer (the text before it included); answers
             that ran dry; from an interruption to the moment from which nothing more of the answer comes
-    steps   decode steps of LFM2-1.2B and of LFM2-8B-A1B, 1 to 256 rows of 512 tokens, beside their floor: the bytes of
-            the weights and of the rows' keys and values over the bandwidth of a large copy, measured in the same run.
-            Of experts, those count that so many rows are expected to choose
     exact   whole answers of a small engine, its graphs captured, beside the host's, in float32
 
 The bar: the first packet within 60 ms of the end of the turn for 95 of 100 turns of 64 people. People and engine share
 one thread, so the people's own work counts against the engine. Figures go to gpu_lfm2.json in the folder $OUT, if set.
 
-Time: no part begins after --limit, 420 s by default. About seven minutes in all.
+Time: no part begins after --limit, 420 s by default. About five minutes in all.
 """
 
 from __future__ import annotations
@@ -42,25 +39,18 @@ from support import stand_ins
 
 assert stand_ins.MISSING is not None  # imported first: voxlane needs the packages
 
-from support.chat import parts as chat  # noqa: E402
 from support.command_line import command_line  # noqa: E402
 from support.figures import percentile  # noqa: E402
-from support.gpu.clock import time_device  # noqa: E402
 from support.gpu.report import Report  # noqa: E402
 from support.gpu.workers import compiling_only, elsewhere, stop_compiling  # noqa: E402
-from support.lfm2.engine import DialogueEngine, Dimensions, dialogue_engine, same_engines, whole_answers  # noqa: E402
-from support.lfm2.shapes import SHAPES, random_decoder, weights_read  # noqa: E402
+from support.lfm2.engine import Dimensions, dialogue_engine, same_engines, whole_answers  # noqa: E402
+from support.lfm2.shapes import MIXTURE, SMALL_MIXTURE  # noqa: E402
 from support.lfm2.talk import TalkLoop  # noqa: E402
 
-from voxlane.engine.kernels.attention.pages import StatePages  # noqa: E402
 from voxlane.engine.models.decoder_config import DecoderConfig  # noqa: E402
-from voxlane.engine.runners.cuda.codec_graphs import FramePiece  # noqa: E402
-from voxlane.engine.runners.cuda.converse import CudaConverse  # noqa: E402
 from voxlane.engine.runners.cuda.selfcheck import agreements  # noqa: E402
 from voxlane.engine.runners.cuda.trial import Trial  # noqa: E402
 
-ROWS, CONTEXT = (1, 2, 4, 8, 16, 32, 64, 128, 256), 512
-BIG = ("lfm2-1.2b", "lfm2-8b-a1b")
 COMPILE_SECONDS = 75.0  # a kernel not compiled by then is compiled at its first use
 EXACT_PEOPLE, EXACT_TOKENS = 4, 20
 BAR_S, BAR_TALKERS = 0.060, 64
@@ -87,7 +77,6 @@ class Measurement(Report):
     talkers: Sequence[int]
     seconds: float
     codec: torch.dtype
-    bandwidth: float = 1e9
 
     def attempt(self, name: str, work: Callable[[], None]) -> bool:
         """Do a piece of a part, then free the device's memory."""
@@ -107,19 +96,15 @@ def compile_part(part: str) -> None:
             dialogue_engine("lfm2-audio-thin", device, TRUE, torch.float32, lambda line: None)
         elif part == "exact":
             same_engines("check", device, SMALL)
-        elif part == "check":
-            list(agreements(big_trial(device)))
         else:
-            thin = {**SHAPES[part], "num_hidden_layers": 4, "layer_types": SHAPES[part]["layer_types"][:4]}
-            chat.make_bench(random_decoder(thin, "bfloat16", device, 2048), max(ROWS) * 640, max_batch=max(ROWS))
+            list(agreements(big_trial(device)))
 
 
 def compile_all(session: Measurement, names: Sequence[str]) -> None:
     """Compile the kernels of all parts at once, each part in a process."""
     begin = time.monotonic()
-    given = [*(name for name in ("talk", "check", "exact") if name in names), *(BIG if "steps" in names else [])]
     try:
-        for _ in elsewhere(compile_part, given, begin + COMPILE_SECONDS):
+        for _ in elsewhere(compile_part, names, begin + COMPILE_SECONDS):
             pass
     except multiprocessing.TimeoutError:
         session.say("not all is compiled")
@@ -130,7 +115,7 @@ def compile_all(session: Measurement, names: Sequence[str]) -> None:
 
 def check(session: Measurement) -> None:
     """Compare kernels with their references, and a small LFM2-Audio with the host's."""
-    small = DecoderConfig.from_dict(SHAPES["small-moe"]).spec
+    small = DecoderConfig.from_dict(SMALL_MIXTURE).spec
     wide = Trial(small, torch.float32, torch.float32, 64, session.device, dialogue=True)
     for found in agreements(wide if session.pretended else big_trial(session.device)):
         verdict = "right" if found.good else f"WRONG {found.failure}"
@@ -139,7 +124,7 @@ def check(session: Measurement) -> None:
 
 def big_trial(device: torch.device) -> Trial:
     """Return what the kernels are checked on: the sizes of the mixture of experts, in bfloat16."""
-    spec = DecoderConfig.from_dict(SHAPES["lfm2-8b-a1b"]).spec
+    spec = DecoderConfig.from_dict(MIXTURE).spec
     return Trial(spec, torch.bfloat16, torch.bfloat16, 64, device, dialogue=True)
 
 
@@ -162,8 +147,6 @@ def talk(session: Measurement) -> None:
     """Let ever more people talk with LFM2-Audio."""
     shape, sizes = ("small", SMALL) if session.pretended else ("lfm2-audio-1.5b", TRUE)
     engine = dialogue_engine(shape, session.device, sizes, session.codec, session.say)
-    if session.device.type == "cuda":
-        graph_times(session, engine)
     loop = TalkLoop(engine.core, frame_samples=engine.frame_samples, rate=engine.rate)
     warm = 2.0 if session.pretended else 8.0
     loop.join(1, 0.1)
@@ -176,33 +159,6 @@ def talk(session: Measurement) -> None:
             level(session, loop, count)
     finally:
         gc.enable()
-
-
-def graph_times(session: Measurement, engine: DialogueEngine) -> None:
-    """Time the graphs of a step by themselves, for rows without a past."""
-    runner, device = engine.runner, session.device
-    assert isinstance(runner, CudaConverse), "graphs are a device's"
-    torch.cuda.synchronize(device)
-    for rows in (1, 16, 64, 128):
-        size = runner._graphs.size(rows, rows, wide=False)
-        pieces = [FramePiece(row, row, 0, 1) for row in range(rows)]
-        # A packet is cleared just before its graph is timed: packets of all sizes lie in the same memory.
-        works: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-            "backbone": (partial(runner._graphs.packet, size), partial(runner._graphs.launch, size)),
-            "tokens": (partial(runner._text.packet, rows), partial(runner._text.launch, rows)),
-            "frames": (partial(runner._speech.packet, rows), partial(runner._speech.launch, rows)),
-            "codec": (lambda: None, partial(runner._calls.launch, pieces)),
-        }
-        times = {}
-        for name, (clear, work) in works.items():
-            clear()
-            times[name] = time_device(work, 20, device)
-        session.found |= {f"graph {name} {rows}": one for name, one in times.items()}
-        told = "  ".join(f"{name} {one * 1e3:6.3f} ms" for name, one in times.items())
-        session.say(f"graphs of {rows:3} rows  {told}")
-    runner.state.numbers.zero_()
-    runner.state.frames.zero_()
-    torch.cuda.synchronize(device)
 
 
 def level(session: Measurement, loop: TalkLoop, count: int) -> None:
@@ -243,42 +199,9 @@ def _ms(values: Sequence[float]) -> str:
     return "/".join(f"{1e3 * percentile(values, share):.1f}" for share in (0.5, 0.95, 1.0)) if values else "-"
 
 
-def steps(session: Measurement) -> None:
-    """Time decode steps of the dense model and of the mixture of experts."""
-    for shape in ("small", "small-moe") if session.pretended else BIG:
-        session.attempt(f"steps {shape}", partial(_steps, session, shape))
-
-
-def _steps(session: Measurement, shape: str) -> None:
-    rows, context = ((1, 3), 20) if session.pretended else (ROWS, CONTEXT)
-    begin = time.monotonic()
-    model = random_decoder(SHAPES[shape], "float32" if session.pretended else "bfloat16", session.device, 2048)
-    bench = chat.make_bench(
-        model, max(rows) * 640, max_batch=max(rows), pages=torch.float32 if session.pretended else torch.bfloat16
-    )
-    for layer in bench.cache.layers:
-        if isinstance(layer, StatePages):
-            layer.vectors.zero_()
-    session.say(f"{shape}: made and captured in {time.monotonic() - begin:.1f} s")
-    for count in rows:
-        host, device = chat.step_times(bench, count, context, 2 if session.pretended else 30)
-        cached = count * context * bench.cache.bytes_per_token
-        floor = (weights_read(SHAPES[shape], count) * (4 if session.pretended else 2) + cached) / session.bandwidth
-        session.found |= {
-            f"step {shape} {count}": host,
-            f"graph {shape} {count}": device,
-            f"floor {shape} {count}": floor,
-        }
-        session.say(
-            f"step {shape:12} rows {count:3} x {context}  host {host * 1e3:7.3f} ms  graph {device * 1e3:7.3f} ms  "
-            f"floor {floor * 1e3:6.3f} ms  graph/floor {device / floor:5.2f}  {count / host:8.0f} tok/s"
-        )
-
-
 PARTS: dict[str, Callable[[Measurement], None]] = {
     "check": check,
     "talk": talk,
-    "steps": steps,
     "exact": exact,
 }
 
@@ -298,11 +221,10 @@ def main() -> int:
     talkers = [int(one) for one in ("1,2" if options.pretend else options.talkers).split(",")]
     seconds = min(options.seconds, 6.0) if options.pretend else options.seconds
     session = Measurement(device, options.pretend, talkers, seconds, getattr(torch, options.codec))
-    session.bandwidth = chat.copy_bandwidth(device)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    session.say(f"{name}, torch {torch.__version__}, copy {session.bandwidth / 1e12:.2f} TB/s, codec {options.codec}")
+    session.say(f"{name}, torch {torch.__version__}, codec {options.codec}")
     begin, names = time.monotonic(), options.parts.split(",")
-    if device.type == "cuda" and names:
+    if device.type == "cuda":
         session.attempt("compiling", partial(compile_all, session, names))
     for part in names:
         if time.monotonic() - begin > options.limit:

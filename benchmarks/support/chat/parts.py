@@ -70,10 +70,10 @@ class Bench:
 
 
 def make_model(
-    config: dict[str, object], device: str, mode: Mode = "bfloat16", context: int = CONTEXT_TOKENS, drawn_on: str = ""
+    config: dict[str, object], device: str, mode: Mode = "bfloat16", context: int = CONTEXT_TOKENS
 ) -> Decoder:
     """Return a decoder with random weights, made in memory; they differ from device to device."""
-    weights = RandomWeights(config, drawn_on or device, torch.bfloat16 if mode == "bfloat16" else torch.float32)
+    weights = RandomWeights(config, device, torch.bfloat16 if mode == "bfloat16" else torch.float32)
     return Decoder.load(weights, mode, device=device, context_tokens=context)
 
 
@@ -187,38 +187,6 @@ def step_times(bench: Bench, batch: int, context: int, steps: int) -> tuple[floa
     for request in requests:
         request.table.free()
     return sorted(host)[len(host) // 2], device
-
-
-def mixed_times(bench: Bench, batch: int, context: int, prompt: int, steps: int) -> tuple[float, float]:
-    """Return the median seconds of `batch` decodes and a prompt's chunk: as one step of both, and one after the other.
-
-    The chunk follows 128 tokens, as after a system prompt that the cache holds. The ways take turns.
-    """
-    runner, kept = bench.runner, bench.runner._joint_graphs.shape
-    requests = fill(bench, batch, context)
-    tokens = [token % bench.model.vocab_size for token in range(128 + prompt)]
-    seconds: dict[bool, list[float]] = {True: [], False: []}
-    for number in range(2 * (steps + 3)):
-        jointly = number % 2 == 0
-        runner._joint_graphs.shape = kept if jointly else lambda *sizes: None  # type: ignore[method-assign]
-        reader = bench.request("reader", list(tokens), SamplingParams(max_tokens=1 << 20, ignore_eos=True))
-        reader.table.append(128)
-        rows = [Row(request, request.table.length, 1) for request in requests] + [Row(reader, 128, prompt)]
-        for row in rows:
-            row.request.table.append(row.count)
-        for row, outcome in zip(rows, runner.run(ModelBatch(rows=rows)), strict=True):
-            assert isinstance(outcome, TokenOutcome)
-            assert not outcome.failed, "logits are not finite"
-            row.request.tokens.append(outcome.choices[0].token)
-        reader.table.free()
-        begin, end = runner.phases["device"]
-        if number >= 6:
-            seconds[jointly].append(end - begin)
-    runner._joint_graphs.shape = kept  # type: ignore[method-assign]
-    for request in requests:
-        request.table.free()
-    one, other = (sorted(seconds[jointly])[steps // 2] for jointly in (True, False))
-    return one, other
 
 
 def floor_s(bench: Bench, batch: int, context: int, bandwidth: float) -> float:
