@@ -1,4 +1,4 @@
-"""Compare the tokens of a GPU with the CPU's, and those in a batch with those alone: real weights, greedy.
+"""Compare a GPU with the CPU: a chat model's tokens, what small recognisers write, the default voice's samples.
 
     python benchmarks/gpu_parity.py --model smollm2-135m-instruct
     python benchmarks/gpu_parity.py --dry-run                             # on the CPU, a few questions
@@ -8,7 +8,10 @@ GPU in float32 (every fused kernel on, TF32 off) and of the GPU in bfloat16. Whe
 prints how far apart the two tokens' logits are in float32, beside the usual error of bfloat16's logits.
 `batches` asks ten of the questions alone and in batches with 1, 7, 31 and 127 others, of the ten and of other prompts.
 It counts equal tokens and compares log-probabilities bit by bit. The reference is our own CPU code, which the tests
-compare with transformers. Figures go to gpu_parity.json in the folder $OUT, if that is set.
+compare with transformers.
+`listen` lets small random models of both kinds of recogniser transcribe noise, in float32: words and log-probabilities.
+`speak` says clauses with the default voice: the words' times, the samples, and a clause alone beside it in a batch.
+Figures go to gpu_parity.json in the folder $OUT, if that is set.
 
 Time: kernels are compiled for 35 s at most; after that the CPU's answers take longest.
 """
@@ -20,7 +23,7 @@ import multiprocessing
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +36,7 @@ from support.command_line import command_line
 from support.gpu.clock import FAILURES
 from support.gpu.report import write_out
 from support.gpu.workers import compiling_only, elsewhere, stop_compiling
+from support.parity import listening, speaking
 
 from voxlane.engine.api import ChatMessage
 from voxlane.engine.build.assemble import use_threads
@@ -134,7 +138,7 @@ def compile_all(session: Session, names: list[str]) -> None:
     begin = time.monotonic()
     most = {"greedy": len(session.prompts), "batches": max(session.batches)}
     modes: tuple[Mode, ...] = ("bfloat16", "float32")
-    kinds = list(itertools.product([session], modes, [most[name] for name in names]))
+    kinds = list(itertools.product([session], modes, [most[name] for name in names if name in most]))
     try:
         for _ in elsewhere(compile_kind, kinds, begin + COMPILE_SECONDS):
             pass
@@ -225,7 +229,25 @@ def _largest(one: list[float], other: list[float], stop: int | None = None) -> f
     return max((abs(a - b) for a, b in zip(one[:stop], other[:stop], strict=True)), default=0.0)
 
 
-PARTS: dict[str, Callable[[Session], None]] = {"greedy": greedy, "batches": batches}
+def listen(session: Session) -> None:
+    """Compare what small recognisers write."""
+    tell(session, "listen", listening.compare(session.device))
+
+
+def speak(session: Session) -> None:
+    """Compare what the default voice says."""
+    tell(session, "speak", speaking.compare(session.device))
+
+
+def tell(session: Session, name: str, lines: Iterator[str]) -> None:
+    """Print lines as they come, and keep them in the table."""
+    session.table[name] = []
+    for line in lines:
+        session.table[name].append(line)
+        print(f"{name}: {line}", flush=True)
+
+
+PARTS: dict[str, Callable[[Session], None]] = {"greedy": greedy, "batches": batches, "listen": listen, "speak": speak}
 
 
 def main() -> int:

@@ -48,8 +48,6 @@ GPU = {
     "gpu_interrupt": ("",),
     "gpu_lfm2": ("",),
     "gpu_tts": ("", "--exact --codec"),
-    "gpu_listen": ("", "--qwen3-asr"),
-    "gpu_speak": ("",),
     "gpu_memory": ("",),
     "gpu_conversations": ("--people 128,256,512 --talkers 6",),
 }

@@ -91,9 +91,7 @@ def _moonshine(hidden: int, layers: int, heads: int, **other: object) -> dict[st
 
 
 SHAPES: dict[str, dict[str, object]] = {
-    "whisper-large-v3-turbo": _whisper(1280, 32, 4, 20, 128),
     "whisper-speck": _whisper(32, 1, 2, 2, 80, initializer_range=0.12),
-    "moonshine-tiny": _moonshine(288, 6, 8),
     "moonshine-speck": _moonshine(72, 1, 2, vocab_size=211, initializer_range=0.12),
     "qwen3-0.6b": _qwen3(1024, 3072, 28, 16, tied=True),
     "qwen3-1.7b": _qwen3(2048, 6144, 28, 16, tied=True),
