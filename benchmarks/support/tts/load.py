@@ -1,8 +1,7 @@
 """People who listen to voices: each plays from the first packet on and notes arrivals and underruns.
 
-An utterance ends when its listener has enough of it: a voice with random weights never ends. Four kinds of load:
-Listeners hear one utterance after the other, Callers arrive at random, a Crowd asks at once, and a Prober asks again
-and again for a moment of speech.
+An utterance ends when its listener has enough of it: a voice with random weights never ends. Listeners hear
+one utterance after the other, and a Prober asks again and again for a moment of speech.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from voxlane.engine.api import (
     Cancel,
     EndInput,
     Finished,
-    Pause,
     Priority,
     Refused,
     Samples,
@@ -52,8 +50,6 @@ class Utterance(Listener):
     arrivals: list[tuple[float, float]] = field(default_factory=list)  # when, and seconds of speech
     margins_s: list[float] = field(default_factory=list)  # sound left before each later packet; below 0: silence
     done: bool = False
-    cut_s: float | None = None  # when it was interrupted
-    late_s: float = 0.0  # when the last packet after that came
     gone_s: float | None = None  # when the engine reported its end
 
     def take(self, now: float, speech_s: float) -> None:
@@ -114,11 +110,6 @@ class Voices:
         self._engine.send(submit, Append(name, text=text), EndInput(name))
         return utterance
 
-    def cut(self, utterance: Utterance, now: float) -> None:
-        """Pause an utterance, and take it back."""
-        utterance.cut_s, utterance.done = now, True
-        self._engine.send(Pause((utterance.name,)), Cancel(utterance.name))
-
     def end(self) -> None:
         """Cancel all open utterances."""
         for name in self._open:
@@ -137,9 +128,7 @@ class Voices:
             return
         match message:
             case Samples(pcm=pcm):
-                if utterance.cut_s is not None:
-                    utterance.late_s = now
-                elif not utterance.done:
+                if not utterance.done:
                     utterance.take(now, len(pcm) / 2 / self._rate)
                     if utterance.speech_s >= utterance.wanted_s - FRAME_S / 2:
                         utterance.done = True
@@ -186,10 +175,6 @@ class Listeners:
             elif hearing.done and now >= hearing.heard_until_s:
                 self._hearing[session] = self.voices.say(now, self.voices.random.uniform(*UTTERANCE_S), session)
 
-    def speaking(self, now: float) -> list[Utterance]:
-        """Return the utterances that are being heard and are not complete."""
-        return [one for one in self._hearing.values() if not one.done and one.arrivals and one.heard_until_s > now]
-
 
 @dataclass(slots=True)
 class Prober:
@@ -207,36 +192,6 @@ class Prober:
             self._asked = None
         if self._asked is None and now >= self._next_s:
             self._asked = self.voices.say(now, self.wanted_s, "prober")
-
-
-@dataclass(slots=True)
-class Callers:
-    """Requests that arrive at random, however many are open."""
-
-    voices: Voices
-    per_s: float
-    due_s: float
-
-    def tick(self, now: float) -> None:
-        """Submit arrived requests. An utterance's time runs from when it was due, not from this call."""
-        while now >= self.due_s:
-            self.voices.say(self.due_s, self.voices.random.uniform(*UTTERANCE_S))
-            self.due_s += self.voices.random.expovariate(self.per_s)
-
-
-@dataclass(slots=True)
-class Crowd:
-    """People who ask in the same moment, hear a little, and ask again together when all are done."""
-
-    voices: Voices
-    count: int
-    wanted_s: float
-    _asked: list[Utterance] = field(default_factory=list)
-
-    def tick(self, now: float) -> None:
-        """Ask again if all are done."""
-        if all(one.gone_s is not None for one in self._asked):
-            self._asked = [self.voices.say(now, self.wanted_s) for _ in range(self.count)]
 
 
 # ---- figures

@@ -10,14 +10,11 @@ from support.common import table
 from support.figures import in_shares
 from support.tts import peers as tts_peers
 from support.tts.load import Heard
-from support.tts.mixed import Barged
 
-FIRST_BARS_MS = {10.0: 50.0, 20.0: 80.0}
 STREAMS_BAR = 64
-BARRED = "1.7b"
 HEADER = (
     "voice",
-    "load",
+    "listeners",
     "open",
     "asked",
     "first",
@@ -34,24 +31,22 @@ HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The figures of one load of one voice."""
+    """The figures of so many listeners of one voice."""
 
     size: str
-    load: str
-    streams: int
+    listeners: int
     open: float
     heard: Heard
     steps: dict[str, float]
     engine_cpu: float
     listeners_cpu: float
-    barged: Barged | None = None
 
 
 def summary(rows: Sequence[Row], peers: dict[str, list[tts_peers.Figure]]) -> None:
     """Print the tables."""
     cells = [
         [
-            *(row.size, row.load, f"{row.open:.1f}", str(row.heard.asked)),
+            *(row.size, str(row.listeners), f"{row.open:.1f}", str(row.heard.asked)),
             *(in_shares(row.heard.first_ms), in_shares(row.heard.frame_ms)),
             f"{row.heard.pace_p50:.1f}, {row.heard.pace_min:.1f}" if row.heard.paces else "",
             f"{row.heard.underruns} ({row.heard.dry} of {row.heard.listeners})",
@@ -63,17 +58,6 @@ def summary(rows: Sequence[Row], peers: dict[str, list[tts_peers.Figure]]) -> No
         for row in rows
     ]
     table("codec-frame voices (Qwen3-TTS shapes, random weights), milliseconds p50 / p95 / p99", HEADER, cells)
-    barged = [(row, row.barged) for row in rows if row.barged is not None]
-    if barged:
-        header = ["voice", "load", "cut in", "silence", "gone", "packets after", "words", "tokens/s", "heard"]
-        lines = [
-            [
-                *(row.size, row.load, str(one.cuts), in_shares(one.silence_ms), in_shares(one.gone_ms), str(one.late)),
-                *(in_shares(one.words_ms), f"{one.tokens_per_s:.0f}", f"{one.heard_share:.0%}"),
-            ]
-            for row, one in barged
-        ]
-        table("barge-in under load, milliseconds from Pause, p50 / p95 / p99", header, lines)
     if peers:
         header = ["voice", "peer", "streams", "at a time", "first", "frame", "× real"]
         lines = [[size, *cells] for size, figures in peers.items() for cells in tts_peers.rows(figures)]
@@ -83,16 +67,9 @@ def summary(rows: Sequence[Row], peers: dict[str, list[tts_peers.Figure]]) -> No
 def bars(rows: Sequence[Row], failed: Sequence[str] = ()) -> list[str]:
     """Return the bars and whether they are met; a size with a failure does not meet those for streams."""
     lines = []
-    for rate, bar in FIRST_BARS_MS.items():
-        for row in rows:
-            if row.size == BARRED and row.load == f"{rate:g}/s":
-                found = row.heard.first_ms.get("p95", float("inf")) if not row.heard.unserved else float("inf")
-                lines.append(f"{row.size} at {rate:g} requests a second: p95 {found:.1f} ms (< {bar:g}): {found < bar}")
     for size in dict.fromkeys(row.size for row in rows):
-        levels = sorted(
-            (row for row in rows if row.size == size and "listeners" in row.load), key=lambda row: row.streams
-        )
-        fine = [row.streams for row in itertools.takewhile(lambda row: _kept_up(row.heard), levels)]
+        levels = sorted((row for row in rows if row.size == size), key=lambda row: row.listeners)
+        fine = [row.listeners for row in itertools.takewhile(lambda row: _kept_up(row.heard), levels)]
         most = fine[-1] if fine and size not in failed else 0
         lines.append(f"{size}: {most} listeners without an underrun (>= {STREAMS_BAR}): {most >= STREAMS_BAR}")
     return lines
