@@ -1,16 +1,13 @@
-"""Murmurs and interruptions over a reply: what each does to the reply, before ("pause") and after ("duck").
+"""Murmurs and interruptions over a reply: what each does to the reply that is paused for it, or ducked.
 
 Ten voices say "mhm", "yeah" and the like while the assistant talks, and interrupt it with one word or with a sentence;
 100 of each, at several speeds and levels. The real session, ear and recogniser run in simulated time: a decode is
 answered when its CPU time on one thread has passed. The rest of the engine is scripted, and costs nothing.
-`report_live` does the same with a few of them through a real server.
-
-"before" is the old policy with today's lists of words.
+barge_in.py measures interruptions through a real server, in real time.
 """
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import itertools
 import time
@@ -19,7 +16,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from support.common import engine, table
-from support.conversation import person, server
 from support.ears import corpus
 from support.ears.corpus import RATE, VOICES, Sound
 from support.figures import percentile
@@ -75,7 +71,6 @@ class Cut:
     voice: str
     sound: Sound
     first_s: float  # when its first strong sound begins
-    meant: bool
 
 
 @dataclass(slots=True)
@@ -101,21 +96,18 @@ class Outcome:
         return self.ducked_ms + self.muted_ms
 
 
-def _cut(text: str, voice: str, speed: float, level: float, *, meant: bool) -> Cut:
+def _cut(text: str, voice: str, speed: float, level: float) -> Cut:
     sound = corpus.at_level(corpus.say(text, voice, speed).sound, USUAL_DB + level)
     frames = sound[: len(sound) // 160 * 160].reshape(-1, 160).astype(np.float64)
     power = (frames**2).mean(axis=1)
-    return Cut(text, voice, sound, int(np.flatnonzero(power >= power.max() / 100)[0]) / 100, meant)
+    return Cut(text, voice, sound, int(np.flatnonzero(power >= power.max() / 100)[0]) / 100)
 
 
 def murmurs() -> list[Cut]:
     """Return a hundred: every text in every voice."""
     chance = np.random.default_rng(1)
     pairs = itertools.product(enumerate(MURMURS), enumerate(VOICES))
-    return [
-        _cut(text, voice, SPEEDS[(n + m) % 4], chance.uniform(*MURMUR_DB), meant=False)
-        for (n, text), (m, voice) in pairs
-    ]
+    return [_cut(text, voice, SPEEDS[(n + m) % 4], chance.uniform(*MURMUR_DB)) for (n, text), (m, voice) in pairs]
 
 
 def interruptions() -> list[Cut]:
@@ -123,7 +115,7 @@ def interruptions() -> list[Cut]:
     chance = np.random.default_rng(2)
     pairs = itertools.product(enumerate(INTERRUPTIONS), range(5))
     return [
-        _cut(text, VOICES[2 * m + n % 2], SPEEDS[(n + m) % 4], chance.uniform(*INTERRUPTION_DB), meant=True)
+        _cut(text, VOICES[2 * m + n % 2], SPEEDS[(n + m) % 4], chance.uniform(*INTERRUPTION_DB))
         for (n, text), m in pairs
     ]
 
@@ -172,7 +164,8 @@ class Studio:
 class Exchange:
     """One reply and one voice over it."""
 
-    def __init__(self, core: Core, cut: Cut, policy: BargePolicy, ear: Ear) -> None:
+    def __init__(self, core: Core, cut: Cut, policy: BargePolicy) -> None:
+        ear = Ear()
         usual = corpus.at_level(corpus.say(corpus.STORIES[0], cut.voice).sound, USUAL_DB)
         ear.feed(encode_pcm16(np.concatenate([usual, corpus.silence(3.0)])))  # the person has spoken before
         ear.rest()
@@ -238,22 +231,9 @@ class Exchange:
         self._playing, self._since_s = playing, now
 
 
-class EarBefore(Ear):
-    """An ear by which a voice was as long as the detector heard it."""
-
-    @property
-    def strong_for(self) -> int:
-        """Samples of voice since the onset."""
-        return self.voiced_for
-
-
-BEFORE = (BargePolicy(hold="pause", brief_s=0.6), EarBefore)
-AFTER = (BargePolicy(), Ear)
-
-
-def measure(core: Core, cuts: list[Cut], policy: BargePolicy, ear: type[Ear]) -> list[Outcome]:
+def measure(core: Core, cuts: list[Cut], policy: BargePolicy) -> list[Outcome]:
     """Return what each voice did."""
-    return [Exchange(core, cut, policy, ear()).run() for cut in cuts]
+    return [Exchange(core, cut, policy).run() for cut in cuts]
 
 
 def _spread(values: list[float]) -> list[str]:
@@ -293,58 +273,12 @@ def _report(listener: str, share: int) -> None:
     core = engine(model="", asr_model=listener, threads=1).core
     rows: list[list[str]] = []
     words: list[list[str]] = []
-    for name, (policy, ear) in (("pause (before)", BEFORE), ("duck (after)", AFTER)):
-        soft = measure(core, murmurs()[::share], policy, ear)
-        meant = measure(core, interruptions()[::share], policy, ear)
+    for name, policy in (("pause", BargePolicy(hold="pause")), ("duck", BargePolicy())):
+        soft = measure(core, murmurs()[::share], policy)
+        meant = measure(core, interruptions()[::share], policy)
         rows.append(_soft_row(name, soft))
         words += _meant_rows(name, meant)
         wrong = [one for one in soft if one.commit_ms >= 0] + [one for one in meant if one.commit_ms < 0]
         for one in wrong:
             print(f"  {name}: {one.cut.text} {one.cut.voice}: {'; '.join(one.heard)}")
     _print(f"{listener}, simulated time", rows, words)
-
-
-# ---- in real time
-
-
-async def _attempt(url: str, cut: Cut, hold: str) -> Outcome:
-    """Let a voice cut into a reply of a real server."""
-    result = Outcome(cut)
-    async with person(url, max_tokens=120, temperature=0.0, barge_in={"hold": hold}) as somebody:
-        await somebody.client.say("Tell me a long story about a ship that sails around the world.")
-        assert await somebody.wait("audio", 0, 60.0) is not None, "no reply"
-        await asyncio.sleep(BEFORE_S)
-        since = len(somebody.events)
-        somebody.speak(np.frombuffer(encode_pcm16(cut.sound), np.int16))
-        await somebody.wait("barge_in", since, len(cut.sound) / RATE + AFTER_S)
-        await asyncio.sleep(0.2)
-        begin_s, playing, changed_s = somebody.began_s + cut.first_s, "release", 0.0
-        over = 0
-        for at_s, event in somebody.events[since:]:
-            if event.name in ("duck", "hold", "release", "interrupted"):
-                spent = (at_s - changed_s) * 1e3
-                result.ducked_ms += spent * (playing == "duck")
-                result.muted_ms += spent * (playing == "hold")
-                if event.name in ("duck", "hold") and result.action_ms < 0:
-                    result.action_ms = (at_s - begin_s) * 1e3
-                if event.name == "interrupted" and result.commit_ms < 0:
-                    result.commit_ms, over = (at_s - begin_s) * 1e3, event["epoch"]
-                playing, changed_s = event.name, at_s
-            result.stale += event.name == "audio" and event["epoch"] <= over
-        await somebody.client.stop()
-    return result
-
-
-def report_live(count: int = 10) -> None:
-    """Print both tables for `count` voices of each kind, through a real server in real time, one at a time."""
-    chance = np.random.default_rng(3)
-    soft, meant = murmurs(), interruptions()
-    chosen = [[cuts[place] for place in chance.permutation(len(cuts))[:count]] for cuts in (soft, meant)]
-    rows: list[list[str]] = []
-    words: list[list[str]] = []
-    with server() as url:
-        for name, hold in (("pause (before)", "pause"), ("duck (after)", "duck")):
-            found = [[asyncio.run(_attempt(url, cut, hold)) for cut in cuts] for cuts in chosen]
-            rows.append(_soft_row(name, found[0]))
-            words += _meant_rows(name, found[1])
-    _print("real time", rows, words)

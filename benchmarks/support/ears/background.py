@@ -6,7 +6,6 @@ stand-in for the floor ends a turn after 0.6 s of silence and says when the assi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf
@@ -16,8 +15,7 @@ from support.common import table
 from support.ears.corpus import RATE, VOICES, Sound, at_level, babble, loudness, room, say, silence, white
 from support.speech import recording
 
-from voxlane.server.conversation.hearing.ear import Confirmed, Ear, EarPolicy, Hearing, Onset, Silent
-from voxlane.server.conversation.hearing.loudness import RoomPolicy
+from voxlane.server.conversation.hearing.ear import Confirmed, Ear, Hearing, Onset, Silent
 
 PERSON_DB = -26.0
 PIECE = RATE // 50
@@ -31,15 +29,6 @@ TEXTS = (
     "How far is it to the station from here?",
     "I would like to book a table for four people.",
 )
-
-Ears = Callable[[], Ear]
-
-EARS: dict[str, Ears] = {
-    "before": lambda: Ear(
-        EarPolicy(faintest=-60.0), RoomPolicy(near=inf, soft=inf, bed_least=inf, gain_most=0.0, fall=inf)
-    ),
-    "now": Ear,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +183,11 @@ def figures(tally: Tally) -> list[str]:
 HEADER = ("false turns/min", "false holds/min", "kept/min", "not ended", "missed", "cut in: missed", "hold ms 50/95 %")
 
 
-def _rows(name: str, scenes: list[Scene]) -> Iterator[list[str]]:
-    for which, make in EARS.items():
-        tally = Tally()
-        for one in scenes:
-            listen(make(), one, tally)
-        yield [name, which, *figures(tally)]
+def _row(name: str, scenes: list[Scene]) -> list[str]:
+    tally = Tally()
+    for one in scenes:
+        listen(Ear(), one, tally)
+    return [name, *figures(tally)]
 
 
 def _noisy(clip: Sound, noise: Sound | None, snr_db: float, level: float) -> Sound:
@@ -211,7 +199,7 @@ def _noisy(clip: Sound, noise: Sound | None, snr_db: float, level: float) -> Sou
     return whole + behind
 
 
-def detect(make: Ears, clips: list[Sound], noise: Sound | None, snr_db: float, level: float) -> list[str]:
+def detect(clips: list[Sound], noise: Sound | None, snr_db: float, level: float) -> list[str]:
     """Return how soon an ear that knows nobody finds the beginning and the end of clips."""
     onset, confirmed, end = list[float](), list[float](), list[float]()
     for clip in clips:
@@ -219,7 +207,7 @@ def detect(make: Ears, clips: list[Sound], noise: Sound | None, snr_db: float, l
         loud = np.flatnonzero(10 * np.log10(frames + 1e-12) > loudness(clip) - 20)
         first, last = 2 * RATE + 160 * int(loud[0]), 2 * RATE + 160 * int(loud[-1] + 1)
         sound = np.round(np.clip(_noisy(clip, noise, snr_db, level), -1, 1) * 32767).astype("<i2").tobytes()
-        events = make().feed(sound)
+        events = Ear().feed(sound)
         speech = next((event for event in events if isinstance(event, Confirmed)), None)
         if speech is None:
             continue
@@ -241,29 +229,29 @@ def report(voices: int = 6) -> None:
     for kind, bed in beds.items():
         for db in (-10.0, -15.0, -20.0, -25.0):
             scenes = [scene(voice, np.roll(bed, 7 * n * RATE), db) for n, voice in enumerate(people)]
-            rows += _rows(f"{kind} {db:.0f} dB", scenes)
-    table("Other voices behind a person of -26 dBFS", ("bed", "ear", *HEADER), rows)
+            rows.append(_row(f"{kind} {db:.0f} dB", scenes))
+    table("Other voices behind a person of -26 dBFS", ("bed", *HEADER), rows)
     rows = []
     for level in (-20.0, -30.0, -40.0, -50.0, -60.0):
-        rows += _rows(f"quiet, {level:.0f} dBFS", [scene(voice, None, 0.0, level=level) for voice in people])
+        rows.append(_row(f"quiet, {level:.0f} dBFS", [scene(voice, None, 0.0, level=level) for voice in people]))
     hiss = white(10.0)
     for level in (-20.0, -40.0, -60.0):
         scenes = [scene(voice, hiss, -15.0, level=level) for voice in people]
-        rows += _rows(f"white noise -15 dB, {level:.0f} dBFS", scenes)
+        rows.append(_row(f"white noise -15 dB, {level:.0f} dBFS", scenes))
     for softer in (6.0, 10.0):
         scenes = [scene(voice, None, 0.0, softer=softer) for voice in people]
-        rows += _rows(f"quiet, then {softer:.0f} dB softer", scenes)
+        rows.append(_row(f"quiet, then {softer:.0f} dB softer", scenes))
         scenes = [
             scene(voice, np.roll(television(), 7 * n * RATE), -20.0, softer=softer) for n, voice in enumerate(people)
         ]
-        rows += _rows(f"television -20 dB, then {softer:.0f} dB softer", scenes)
-    table("Persons heard and missed", ("person", "ear", *HEADER), rows)
+        rows.append(_row(f"television -20 dB, then {softer:.0f} dB softer", scenes))
+    table("Persons heard and missed", ("person", *HEADER), rows)
     clips = [say(text, voice).sound for voice in people for text in TEXTS]
     rows = []
     for name, level, noise, snr_db in [
         *((f"quiet, {level:.0f} dBFS", level, None, 0.0) for level in (-20.0, -30.0, -40.0, -50.0, -60.0)),
         *((f"-25 dBFS, white noise {snr_db:.0f} dB below", -25.0, hiss, snr_db) for snr_db in (20.0, 10.0)),
     ]:
-        rows += [[name, which, *detect(make, clips, noise, snr_db, level)] for which, make in EARS.items()]
-    header = ("person", "ear", "to Onset", "to Confirmed", "last sound to Silent.since", "missed")
+        rows.append([name, *detect(clips, noise, snr_db, level)])
+    header = ("person", "to Onset", "to Confirmed", "last sound to Silent.since", "missed")
     table("Detection, ms of sound, 50 / 95 %; nobody is known", header, rows)

@@ -39,11 +39,6 @@ class Spoken:
     sound: Sound
     words: tuple[tuple[str, float, float], ...]  # word, start and end in seconds
 
-    @property
-    def seconds(self) -> float:
-        """The length of the sound."""
-        return len(self.sound) / RATE
-
 
 @cache
 def _kokoro() -> Kokoro:
@@ -99,16 +94,6 @@ def at_level(sound: Sound, db: float) -> Sound:
     return result
 
 
-def mixed(sound: Sound, noise: Sound, snr_db: float) -> Sound:
-    """Return a clip with noise `snr_db` below its loudness behind it; the noise is repeated as needed."""
-    noise = np.resize(noise, len(sound))
-    # add_noise compares the power of whole clips, pauses included; the ratio here is to the clip's loud parts.
-    whole_db = 10 * np.log10(float((sound.astype(np.float64) ** 2).mean()) + 1e-12)
-    snr = torch.tensor(snr_db - loudness(sound) + whole_db, dtype=torch.float32)
-    result: Sound = functional.add_noise(torch.from_numpy(sound), torch.from_numpy(noise), snr=snr).numpy()
-    return result
-
-
 def white(seconds: float, seed: int = 1) -> Sound:
     """Return white noise."""
     return np.random.default_rng(seed).normal(0, 0.1, round(seconds * RATE)).astype(np.float32)
@@ -126,26 +111,11 @@ def room(sound: Sound, seed: int = 1, decay_s: float = 0.5, direct: float = 1.0)
     return at_level(wet[: len(sound)], loudness(sound))
 
 
-def narrow(sound: Sound) -> Sound:
-    """Return a clip through an 8 kHz line, at 16 kHz again."""
-    return resample(resample(sound, RATE, 8000), 8000, RATE)[: len(sound)]
-
-
 def telephone(sound: Sound) -> Sound:
     """Return a clip through a telephone: 300 to 3,400 Hz, 8 kHz, mu-law."""
     line = functional.highpass_biquad(torch.from_numpy(resample(sound, RATE, 8000)), 8000, 300.0)
     coded = functional.mu_law_encoding(line.clamp(-1, 1), 256)
     return resample(functional.mu_law_decoding(coded, 256).numpy(), 8000, RATE)[: len(sound)]
-
-
-def clipped(sound: Sound, by_db: float = 15.0) -> Sound:
-    """Return a clip that its microphone overloads: the loud parts are `by_db` above full scale."""
-    return np.clip(at_level_unclipped(sound, by_db - 3.0), -1, 1).astype(np.float32)
-
-
-def at_level_unclipped(sound: Sound, db: float) -> Sound:
-    """Return a clip whose loudness is `db`, even above full scale."""
-    return (sound * 10 ** ((db - loudness(sound)) / 20)).astype(np.float32)
 
 
 STORIES = (
