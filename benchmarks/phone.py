@@ -4,10 +4,10 @@ One table or two for each part; `support/phone/` holds the parts, and each modul
 
     python benchmarks/phone.py                  all parts
     python benchmarks/phone.py lines            this one
-        lines   20 and 50 lines on the real server with a scripted engine: CPU, lag, gaps; beside native clients
+        lines   20 and 50 lines on the real server with a scripted engine: CPU, lag, gaps
         echo    the assistant's voice fed back through mu-law: self-interruptions and missed ones; bars
 
-Time: lines 3.5 minutes, echo 25, on two cores; clips take 15 minutes the first time.
+Time: lines 2 minutes, echo 25, on two cores; clips take 15 minutes the first time.
 """
 
 from __future__ import annotations

@@ -24,13 +24,11 @@ from voxlane.server.conversation.values import Item
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks" / "training"))
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks" / "training" / "partner_dialogues"))
 
-import generate
 import partner_tune
 from support.partner.rules import count_sentences, markup
 
-DIALOGUES = generate.FOLDER
+DIALOGUES = partner_tune.FOLDER / "partner_dialogues"
 CLOCK = {"name": "get_time", "description": "", "parameters": {"type": "object", "properties": {}}}
 DICE = {"name": "roll_dice", "description": "", "parameters": {"type": "object", "properties": {"dice": {}}}}
 BOTH: dict[str, Any] = {
@@ -107,18 +105,6 @@ def test_no_token_is_taught_whose_row_was_never_trained() -> None:
     ]
     assert len(samples) > len(dialogues)
     assert not untrained.intersection(token for sample in samples for token in learnt(sample))
-
-
-def test_the_written_dialogues_are_those_of_the_generator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("plain_tools.toml", "facts.jsonl", "manners.jsonl"):
-        (tmp_path / name).write_bytes((DIALOGUES / name).read_bytes())
-    monkeypatch.setattr(generate, "FOLDER", tmp_path)
-    generate.main()
-    for name in ("plain_tools.jsonl", "counts.jsonl"):
-        assert (tmp_path / name).read_text("utf-8") == (DIALOGUES / name).read_text("utf-8")
-    assert "plain_tools.jsonl: 5" in capsys.readouterr().out
 
 
 def test_calls_are_of_offered_tools_with_arguments_that_they_have() -> None:

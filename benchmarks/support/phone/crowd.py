@@ -1,4 +1,4 @@
-"""Many telephone lines, and many clients of the native dialect, that talk in turns, in one thread.
+"""Many telephone lines that talk in turns, in one thread.
 
 Every 20 ms a line sends a packet of the caller's sound and plays 20 ms of what it was sent. It knows how much sound it
 has left when a message comes, and how long it had none in the middle of a reply. The WebSocket code is that of
@@ -14,19 +14,16 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import msgpack
 import numpy as np
 from numpy.typing import NDArray
 from support.crowd.clients import BINARY, Caller, framed
 from support.people import in_turns
 
 from voxlane.codecs.g711 import encode_mulaw
-from voxlane.codecs.pcm import encode_pcm16
 from voxlane.codecs.resample import resample
 
 TEXT = 1
 LINE_RATE, RATE = 8_000, 16_000
-ACK_FRAMES = 5  # how often a native client says what it has played: as often as a line returns marks
 SAME_REPLY_S = 0.3  # sound that comes so soon after a clear goes on with the reply
 LOST_S = 2.0  # a reply of which nothing comes for so long is over
 END_S = 0.15  # a reply of which no more is missing was heard to its end
@@ -36,32 +33,31 @@ Samples = NDArray[np.float32]
 
 @dataclass(slots=True)
 class Account:
-    """What all callers of one kind have heard."""
+    """What a caller has heard."""
 
     left_ms: list[float] = field(default_factory=list)  # sound that was left when more of a reply came
     gaps_ms: list[float] = field(default_factory=list)  # silences in the middle of a reply
     replies: int = 0  # that began
     whole: int = 0  # that were heard to the end
-    cleared: int = 0  # messages that discarded sound
 
 
-class TalkingCaller(Caller):
-    """One caller who listens."""
+class LineCaller(Caller):
+    """A telephone line, and a caller who listens."""
 
-    rate = LINE_RATE  # of what is played
-    account: Account
+    path = "/v1/phone"
 
     def __init__(self, address: tuple[str, int], account: Account, reply_s: float, number: int) -> None:
         super().__init__(address, Counter())
         self.account = account
         self.number = number
-        self._reply = round((reply_s - END_S) * self.rate)
+        self._reply = round((reply_s - END_S) * LINE_RATE)
         self._frames = 0  # packets sent
         self._left = 0  # samples to play
         self._played = 0  # samples of the present reply
         self._begun = False  # whether sound of it has come
         self._empty_s: float | None = None  # since when there is no sound in the middle of a reply
         self._cleared_s: float | None = None
+        self._marks: deque[tuple[int, str]] = deque()  # samples to play before each mark returns
         self._loop = asyncio.get_running_loop()
 
     def tick(self, sound: bytes) -> None:
@@ -70,7 +66,7 @@ class TalkingCaller(Caller):
             return
         self.send(self._packet(sound))
         self._frames += 1
-        self._play(min(self._left, self.rate // 50))
+        self._play(min(self._left, LINE_RATE // 50))
 
     def _packet(self, sound: bytes) -> bytes:
         raise NotImplementedError
@@ -83,6 +79,8 @@ class TalkingCaller(Caller):
                 self.account.whole += 1
             else:
                 self._empty_s = self._loop.time()
+        self._marks = deque((max(0, left - count), name) for left, name in self._marks)
+        self._return_marks()
 
     def _receive(self, samples: int) -> None:
         """Note that sound came."""
@@ -96,7 +94,7 @@ class TalkingCaller(Caller):
             self._played, self._begun = 0, True
             account.replies += 1
         elif self._cleared_s is None:
-            account.left_ms.append(1e3 * self._left / self.rate)
+            account.left_ms.append(1e3 * self._left / LINE_RATE)
             if self._empty_s is not None:
                 account.gaps_ms.append(1e3 * (now - self._empty_s))
         self._cleared_s = self._empty_s = None
@@ -104,60 +102,7 @@ class TalkingCaller(Caller):
 
     def _clear(self) -> None:
         """Note that what was not played is discarded."""
-        self.account.cleared += 1
         self._left, self._empty_s, self._cleared_s = 0, None, self._loop.time()
-
-
-class NativeCaller(TalkingCaller):
-    """A client of the native dialect."""
-
-    rate = 24_000
-    _epoch = 0
-    _held = False
-
-    def _packet(self, sound: bytes) -> bytes:
-        return framed(msgpack.packb(("audio", sound)))
-
-    def tick(self, sound: bytes) -> None:
-        """Send and play 20 ms, and say now and then what was played."""
-        super().tick(sound)
-        if self._left and self._frames % ACK_FRAMES == 0 and self.close_code is None:
-            self.send(framed(msgpack.packb(("played", self._epoch, self._played, self._left))))
-
-    def _play(self, count: int) -> None:
-        super()._play(0 if self._held else count)
-
-    def _take(self, opcode: int, start: int, length: int) -> None:
-        super()._take(opcode, start, length)
-        if opcode != BINARY:
-            return
-        name, _, *values = msgpack.unpackb(self._data[start : start + length])
-        match name:
-            case "audio":
-                self._epoch = values[0]
-                self._receive(len(values[2]) // 2)
-            case "hold":
-                self._held = True
-            case "release":
-                self._held = False
-            case "interrupted":
-                self._held = False
-                self._clear()
-
-
-class LineCaller(TalkingCaller):
-    """A telephone line."""
-
-    path = "/v1/phone"
-
-    def __init__(self, address: tuple[str, int], account: Account, reply_s: float, number: int) -> None:
-        super().__init__(address, account, reply_s, number)
-        self._marks: deque[tuple[int, str]] = deque()  # samples to play before each mark returns
-
-    def _play(self, count: int) -> None:
-        super()._play(count)
-        self._marks = deque((max(0, left - count), name) for left, name in self._marks)
-        self._return_marks()
 
     def _mark(self, name: str) -> None:
         self._marks.append((self._left, name))
@@ -245,27 +190,25 @@ class AsteriskCaller(LineCaller):
                 self._marks.clear()  # they never return
 
 
-def microphones(sound: Samples) -> dict[type[TalkingCaller], list[bytes]]:
+def microphones(sound: Samples) -> dict[type[LineCaller], list[bytes]]:
     """Return 16 kHz speech in packets of 20 ms, as each kind of caller sends them."""
     line = encode_mulaw(resample(sound, RATE, LINE_RATE))
     coded = [line[at : at + 160] for at in range(0, len(line) - 159, 160)]
-    pcm = encode_pcm16(sound)
     return {
-        NativeCaller: [pcm[at : at + 640] for at in range(0, len(pcm) - 639, 640)],
         AsteriskCaller: coded,
         TwilioCaller: [b64encode(packet) for packet in coded],
     }
 
 
 async def talk(
-    callers: Sequence[TalkingCaller],
-    sounds: dict[type[TalkingCaller], list[bytes]],
+    callers: Sequence[LineCaller],
+    sounds: dict[type[LineCaller], list[bytes]],
     spread: int,
     stop: asyncio.Event,
 ) -> float:
     """Let every caller send and play 20 ms every 20 ms; return how late one was at most."""
 
-    def act(caller: TalkingCaller, at: int) -> None:
+    def act(caller: LineCaller, at: int) -> None:
         packets = sounds[type(caller)]
         caller.tick(packets[at % len(packets)])
 

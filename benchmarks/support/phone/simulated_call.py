@@ -152,10 +152,9 @@ def small_room(seed: int, seconds: float = 0.03) -> Floats:
 class EchoLine:
     """The far end of a call: plays what it is sent, returns its echo, and is the caller's voice."""
 
-    def __init__(self, path: EchoPath, way_s: float, seed: int, loses: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, path: EchoPath, way_s: float, seed: int) -> None:
         self._path = path
         self._way_s = way_s
-        self._loses = loses  # whether the next packet of the caller is lost
         self._loop = asyncio.get_running_loop()
         self._chance = np.random.default_rng(seed)
         self._incoming: asyncio.Queue[Message | None] = asyncio.Queue()
@@ -258,8 +257,6 @@ class EchoLine:
         if self._speech:
             heard += self._speech.popleft()
         self._packets += 1
-        if self._loses():
-            return
         payload = base64.b64encode(encode_mulaw(heard)).decode()
         place = {"track": "inbound", "chunk": str(self._packets), "timestamp": str(20 * self._packets)}
         self._post({"event": "media", "streamSid": STREAM, "media": {**place, "payload": payload}})
