@@ -1,4 +1,4 @@
-"""Percentiles, and the processor time of a process.
+"""Percentiles.
 
 It imports only what every measured process imports anyway.
 """
@@ -6,9 +6,7 @@ It imports only what every measured process imports anyway.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -27,9 +25,3 @@ def quantiles_ms(seconds: Sequence[float]) -> dict[str, float]:
 def in_shares(times_ms: dict[str, float]) -> str:
     """Return the percentiles of quantiles_ms() as a cell of a table."""
     return " / ".join(f"{times_ms[share]:.1f}" for share in ("p50", "p95", "p99") if times_ms)
-
-
-def processor_s(pid: int) -> float:
-    """Return the processor time of all threads of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

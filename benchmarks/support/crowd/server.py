@@ -15,7 +15,8 @@ from pathlib import Path
 
 import uvloop
 from support.command_line import command_line
-from support.figures import percentile, processor_s
+from support.figures import percentile
+from support.process_times import processor_s
 from threadpoolctl import threadpool_limits
 
 from voxlane.server.api.service import make_service

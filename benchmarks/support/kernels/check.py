@@ -1,7 +1,6 @@
 """Check every kernel on the device: attention over a grid of shapes against float64, bits against bits, and the rest.
 
-The rest are the checks that an engine makes before it is ready, on the sizes of two models and in every type, and the
-sampler with every option of a request.
+The rest are the checks that an engine makes before it is ready, on the sizes of two models and in every type.
 """
 
 from __future__ import annotations
@@ -34,10 +33,8 @@ from torch import Tensor
 from voxlane.engine.kernels.attention.paged_triton import by_hopper, paged_attention_triton
 from voxlane.engine.kernels.attention.pages import Layout, Pages, new_arrivals
 from voxlane.engine.kernels.attention.triton_tuning import decode_tuning, hopper_tuning
-from voxlane.engine.kernels.sampling import sampling
 from voxlane.engine.kernels.selfcheck import Agreement
 from voxlane.engine.models.decoder_config import DecoderConfig
-from voxlane.engine.runners.cuda.rows import PACKET
 from voxlane.engine.runners.cuda.selfcheck import agreements
 from voxlane.engine.runners.cuda.trial import STAND_IN, Trial
 
@@ -108,14 +105,12 @@ def check(deadline: float, *, dry: bool) -> bool:
     bits = outcomes(partial(try_bits, dry=dry), bits_of(dry=dry), deadline, dry=dry)
     replays = outcomes(try_replay, [Case(16, 8, 128, 4096, 8)] if CUDA else [], deadline, dry=dry)
     chains = outcomes(try_chain, CHAINED if CUDA and not dry else [], deadline, dry=dry)
-    sampled = outcomes(try_sampler, [dry], deadline, dry=dry)
     batches = outcomes(partial(try_batch, dry=dry), cases, deadline, dry=dry)
     good, begin = True, time.monotonic()
     for told in (
         map(tell_bits, bits),
         map(tell_replay, replays),
         itertools.starmap(tell_chain, zip(CHAINED, chains, strict=False)),
-        map(tell_sampler, sampled),
         tell_batches(cases, batches),
         itertools.starmap(tell_kernels, zip(numbers, kernels, strict=True)),
     ):
@@ -314,44 +309,3 @@ def tell_kernels(number: int, found: list[Agreement]) -> bool:
         word = "" if each.good else "WRONG "
         print(f"  {each.name:24} {word}{each.error:.1e} of {each.tolerance:.0e} {each.failure}", flush=True)
     return all(each.good for each in found)
-
-
-def try_sampler(dry: bool) -> tuple[int, int, float, bool]:
-    """Sample with every mix of filters, half of the rows with penalties, three tokens each.
-
-    Return how many of the choices equal float64's, the error of log-probabilities, and whether all were counted.
-    """
-    rows, vocabulary = (16, 701) if dry else (48, 20_011)
-    packet = torch.zeros((rows, PACKET), dtype=torch.int32)
-    floats, numbers = packet.view(torch.float32), torch.randint(0, vocabulary, (rows, 300)).tolist()
-    sides = [sampling.Penalties.empty(rows, vocabulary, device) for device in (DEVICE, torch.device("cpu"))]
-    for row in range(rows):
-        packet[row, sampling.POSITION], packet[row, sampling.SEED_LOW] = 400 + row, 77 - row
-        floats[row, sampling.TEMPERATURE] = (0.0, 0.7, 1.0, 1.5)[row % 4]
-        packet[row, sampling.TOP_K] = (0, 1, 20, 300)[row // 4 % 4]
-        floats[row, sampling.TOP_P] = (0.9, 1.0, 0.3)[row // 16 % 3]
-        floats[row, sampling.MIN_P] = (0.0, 0.05)[row // 2 % 2]
-        packet[row, sampling.PENALTIES] = row + 1 if row % 8 < 4 else 0
-        for side in sides:
-            amounts = {"repetition": 1.0 + 0.1 * (row % 3), "presence": 0.5 * (row % 2), "frequency": 0.2}
-            side.set(row, numbers[row], 100, **amounts, bias=((3, 2.0), (9, -5.0)) if row % 3 else ())
-    logits, fed = (torch.randn((rows, vocabulary)) * 3.0).to(BF16), torch.arange(rows)
-    tokens, logprobs = torch.zeros(rows, dtype=torch.int32, device=DEVICE), torch.zeros(rows, device=DEVICE)
-    same, off = 0, 0.0
-    for _ in range(3):
-        sampling.sample(logits.to(DEVICE), packet.to(DEVICE), tokens, logprobs, sides[0], fed.to(DEVICE))
-        expected = sampling.sample_ref(logits, packet, sides[1], fed)
-        same += int((tokens.cpu() == expected[0]).sum())
-        off = max(off, float((logprobs.cpu() - expected[1]).abs().max()))
-        fed = expected[0].long()
-        packet[:, sampling.POSITION] += 1
-    return same, 3 * rows, off, torch.equal(sides[0].history.cpu(), sides[1].history)
-
-
-def tell_sampler(found: tuple[int, int, float, bool]) -> bool:
-    """Print the sampler's result, and return whether it is right."""
-    same, asked, off, counted = found
-    print(
-        f"sampler: {same} of {asked} choices as in float64, log-probabilities within {off:.1e}, {counted=}", flush=True
-    )
-    return same == asked and off < 1e-4 and counted

@@ -27,7 +27,7 @@ import tokenizers
 from numpy.typing import NDArray
 from support import random_models
 from support.command_line import REPOSITORY, command_line, module_environment
-from support.figures import processor_s
+from support.process_times import processor_s
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from voxlane.codecs.pcm import decode_pcm16, quantise
