@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -39,7 +40,7 @@ from voxlane.engine.api import (
 from voxlane.engine.loop.core import Core
 from voxlane.server.config import Config, PhoneConfig, PhoneKeys, VoiceConfig
 from voxlane.server.conversation.server_events import FloorState, ServerEvent
-from voxlane.server.engine_client.channel import Channel, Receive
+from voxlane.server.engine_client.engine_client import EngineClient
 from voxlane.server.phone.call import PhoneCall
 from voxlane.server.phone.phone_service import PhoneService
 from voxlane.server.protocols.phone.line_events import Message
@@ -65,25 +66,24 @@ _STATS = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
 # ---- the engine
 
 
-class CallEngine:
+class CallEngine(EngineClient):
     """The engine of one call: a real recogniser, and recordings as the replies."""
 
-    connected, starting = True, False
-
     def __init__(self, core: Core, replies: Sequence[Sound]) -> None:
+        super().__init__()
+        self.state = "ready"
         model = ("stand-in", "stand-in", 1, 4096, "none", "none", 1, 1, 1, "cpu")
-        self.ready = Ready(*model, "moonshine", ("en",), "recordings", RATE, ("one",))
+        self._ready = Ready(*model, "moonshine", ("en",), "recordings", RATE, ("one",))
         self._core = core
         self._replies: Iterator[Sound] = cycle(replies)
         self._saying: set[str] = set()  # requests of the voice
         self._loop = asyncio.get_running_loop()
         self._free_s = 0.0  # when the recogniser is done with what it has
-        self._channel: Channel | None = None
 
-    def channel(self, name: str, receive: Receive) -> Channel:
-        """Return the channel of the only conversation."""
-        self._channel = Channel(name, self, receive, lambda: None)
-        return self._channel
+    @property
+    def connected(self) -> bool:
+        """Whether it takes messages: always."""
+        return True
 
     def send_soon(self, message: Append) -> None:
         """Take sound; time is simulated, so none waits for other sound."""
@@ -115,9 +115,7 @@ class CallEngine:
         self._answer(self._free_s, *answers)
 
     def _answer(self, at_s: float, *messages: FromEngine) -> None:
-        channel = self._channel
-        assert channel is not None
-        for message in messages:
+        for channel, message in itertools.product(self._channels.values(), messages):
             self._loop.call_at(at_s, channel.deliver, message)
             at_s += 1e-6  # messages of one moment keep their order
 
@@ -330,7 +328,7 @@ async def simulated_call(
         voice=VoiceConfig(echo_guard="auto" if guarded else "off"), phone=PhoneConfig(greeting="Hello.", silence_s=0)
     )
     diary = Diary()
-    registry = SessionRegistry(config, CallEngine(core, replies), diary, "")  # type: ignore[arg-type]
+    registry = SessionRegistry(config, CallEngine(core, replies), diary, "")
     phone = PhoneService(config, PhoneKeys(), registry, diary, Tenants())
     line = EchoLine(path, way_s, seed)
     call = PhoneCall(line, lambda messages: recognise(messages, ()), phone, "127.0.0.1", lambda facts: facts)
