@@ -170,6 +170,15 @@ class EngineConfig:
             " 0 takes 60 on a CPU, 10 on a GPU.",
         ),
     ] = 0.0
+    first_word_ms: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=60_000,
+            description="How soon after a person's last sound an answer's first word is to be heard, in ms: on a CPU"
+            ' model = "auto" takes the largest model that is quick enough for that.',
+        ),
+    ] = 700.0
     prefix_cache: Annotated[bool, Meta(description="Keep computed prompts for requests whose prompts begin alike.")] = (
         True
     )

@@ -217,9 +217,12 @@ def _parts(config: EngineConfig, device: torch.device, progress: Progress) -> di
     """
     parts: dict[ModelName, ModelPart] = {}
     with ThreadPoolExecutor(1, "chat model") as beside:
-        early = device.type == "cpu" and config.model and store.present(config.model)
+        speaks = config.asr_model or config.tts_model
+        early = device.type == "cpu" and config.model and speaks and store.present(config.model)
         chat = beside.submit(_open_chat, config, device, lambda what, done: None) if early else None
         _add_speech(parts, config, device, progress)
+        if chat is not None:
+            progress("loading the model", 0.5)
     if not config.model:
         return parts
     return {"chat": _chat_part(config, device, progress, chat.result() if chat is not None else None), **parts}

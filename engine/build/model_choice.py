@@ -1,9 +1,9 @@
 """Chooses the chat model for `engine.model = "auto"` on this machine, and says why.
 
-On a CPU the measured speed and the free memory decide among three models of the catalog: the largest that writes words
-faster than a voice speaks them, with time to spare for listening and speaking. On a GPU it is the largest model that
-the user has pulled and that fits, else the largest of the three. If a file cannot be fetched, the next smaller model is
-taken, and `ModelChoice.missed` says why.
+On a CPU the measured speed and the free memory decide among three models of the catalog: the largest whose first word
+is heard within `engine.first_word_ms`, else the largest that writes faster than a voice speaks. On a GPU it is the
+largest model that the user has pulled and that fits, else the largest of the three. If a file cannot be fetched, the
+next smaller model is taken, and `ModelChoice.missed` says why.
 """
 
 from __future__ import annotations
@@ -27,15 +27,21 @@ from voxlane.engine.weights.files import open_weights
 log = logging.getLogger(__name__)
 
 LEAST_TOKENS_S = {
-    "qwen2.5-coder-1.5b-instruct": 18.0,
+    "qwen2.5-coder-1.5b-instruct": 8.0,
     "qwen2.5-coder-0.5b-instruct": 8.0,
     "smollm2-135m-instruct": 0.0,
 }
 """The models that `auto` chooses from, best first, and the tokens a second each must write to be chosen.
 
-Speech takes about 4 tokens a second, and hearing and speaking share the cores. The middle model needs no more than
-that, because the smallest one seldom makes sense. The largest must also begin to speak soon: at 18 tokens a second a
-first clause of 8 takes less than half a second.
+Speech takes about 4 tokens a second, and hearing and speaking share the cores. The smallest one seldom makes sense.
+"""
+
+HEARD_S = 0.35
+FIRST_TOKENS = 5
+CONVERSATION_SHARE = 0.45
+"""What passes before a reply's first word is heard, as benchmarks/voice_to_voice.py shows it: from the person's last
+sound to the first token of a prepared reply and its sound; the tokens of the first words; and the share of a model's
+speed that hearing and speaking leave it.
 """
 
 EFFICIENCY = 0.75
@@ -95,7 +101,8 @@ def rank_models(config: EngineConfig, device: torch.device) -> tuple[list[Candid
     if device.type == "cuda":
         return for_gpu(candidates(), pulled_models(), gpu_memory(config, device).free)
     cache_bytes = (config.kv_memory_mib + config.swap_memory_mib) << 20
-    return for_cpu(candidates(), weights_per_second(config.threads), free_memory_bytes(), cache_bytes)
+    speed = weights_per_second(config.threads)
+    return for_cpu(candidates(), speed, free_memory_bytes(), cache_bytes, config.first_word_ms)
 
 
 def candidates() -> list[Candidate]:
@@ -109,22 +116,30 @@ def _candidate(model: CatalogModel, least: float) -> Candidate:
 
 
 def for_cpu(
-    models: Sequence[Candidate], weights_s: float, free_bytes: int, cache_bytes: int
+    models: Sequence[Candidate], weights_s: float, free_bytes: int, cache_bytes: int, first_word_ms: float
 ) -> tuple[list[Candidate], str]:
     """Return the models to try on a CPU, best first, and the reason for the first. Pure."""
-    passed_over = []
+    passed_over, last = [], len(models) - 1
+    speeds = [EFFICIENCY * weights_s / model.parameters for model in models]
+    words_ms = [first_word_s(speed) * 1e3 for speed in speeds]
     for place, model in enumerate(models):
-        tokens_s = EFFICIENCY * weights_s / model.parameters
         needed = int(model.size * PACKED_SHARE) + cache_bytes + SPEECH_BYTES
-        last = place == len(models) - 1
-        if tokens_s < model.least_tokens_s and not last:
-            passed_over.append(f"{model.name} would write {tokens_s:.0f}")
-        elif needed > free_bytes and not last:
+        soon = words_ms[place] <= first_word_ms
+        # Where no model answers in time, the middle one makes more sense than the last, if it keeps up with the voice.
+        bearable = place == last - 1 and speeds[place] >= model.least_tokens_s
+        if needed > free_bytes and place != last:
             passed_over.append(f"{model.name} needs {needed / 1e9:.1f} GB and {free_bytes / 1e9:.1f} are free")
-        else:
-            told = f"this machine writes about {tokens_s:.0f} tokens a second with it"
+        elif soon or bearable or place == last:
+            told = f"its first word is heard about {words_ms[place]:.0f} ms after a person's last one on this machine"
             return list(models[place:]), "; ".join([told, *passed_over])
+        else:
+            passed_over.append(f"{model.name} would take {words_ms[place]:.0f}")
     raise ValueError("there must be a model to choose")
+
+
+def first_word_s(tokens_s: float) -> float:
+    """Return how long after a person's last sound a model is heard that writes so many tokens a second."""
+    return HEARD_S + FIRST_TOKENS / (CONVERSATION_SHARE * tokens_s)
 
 
 def for_gpu(models: Sequence[Candidate], pulled: Sequence[Candidate], free_bytes: int) -> tuple[list[Candidate], str]:

@@ -26,7 +26,7 @@ from voxlane.engine.build.assemble import use_threads
 from voxlane.engine.build.device import choose_device, settle_for
 from voxlane.engine.build.listener_choice import MOST_S
 from voxlane.engine.build.machine import copy_bytes_per_second, free_memory_bytes, weights_per_second
-from voxlane.engine.build.model_choice import DEVICE_SHARE, EFFICIENCY, LEAST_TOKENS_S, PACKED_SHARE
+from voxlane.engine.build.model_choice import DEVICE_SHARE, EFFICIENCY, PACKED_SHARE
 from voxlane.engine.errors import ModelError
 from voxlane.engine.kernels import native
 from voxlane.engine.models.registry import supported_architectures
@@ -114,7 +114,7 @@ def _room(machine: MachineFacts) -> float:
 def _judge(machine: MachineFacts, offer: ModelOffer, room: float) -> Recommendation:
     memory, speed = memory_bytes(machine, offer), speed_of(machine, offer)
     if offer.job == "chat":
-        quick = speed >= LEAST_TOKENS_S.get(offer.name, TOKENS_S)
+        quick = speed >= TOKENS_S
     elif offer.job == "speech-to-speech":
         quick = speed >= 2 * SPEECH_TO_SPEECH_FRAMES_S
     else:

@@ -43,7 +43,7 @@ FIRST_TARGET_S = 0.1
 MAX_UNIT = 160
 """Most phonemes of a unit, if the clause can be cut: some 7 s of speech, 0.15 s of work that delays other steps."""
 
-FEWEST_WORDS = 4
+FEWEST_WORDS = 3
 """Words that must be known of a clause before its beginning is said, if no comma ends it; the last of them waits."""
 
 MAX_BEGINNING_CHARS = 60

@@ -18,7 +18,7 @@ from voxlane.engine.weights import store
 from voxlane.engine.weights.hub import COMPLETE
 
 LARGE, MIDDLE, SMALL = MODELS = [
-    Candidate("large", 1_500_000_000, 1_100_000_000, 18.0),
+    Candidate("large", 1_500_000_000, 1_100_000_000, 8.0),
     Candidate("middle", 500_000_000, 490_000_000, 8.0),
     Candidate("small", 135_000_000, 98_000_000, 0.0),
 ]
@@ -26,12 +26,13 @@ PLENTY = 1 << 40
 
 
 def name_for(weights_s: float, free_bytes: int = PLENTY) -> str:
-    return for_cpu(MODELS, weights_s, free_bytes, cache_bytes=768 << 20)[0][0].name
+    return for_cpu(MODELS, weights_s, free_bytes, cache_bytes=768 << 20, first_word_ms=700)[0][0].name
 
 
 def test_speed_decides() -> None:
     assert name_for(100e9) == "large"
     assert name_for(12e9) == "middle"
+    assert name_for(6e9) == "middle", "it is late, but the smallest seldom makes sense"
     assert name_for(2e9) == "small"
 
 
@@ -42,17 +43,19 @@ def test_memory_decides() -> None:
 
 
 def test_the_reason_names_the_speed_and_what_was_passed_over() -> None:
-    models, reason = for_cpu(MODELS, 12e9, PLENTY, 0)
+    models, reason = for_cpu(MODELS, 30e9, PLENTY, 0, 700)
     assert models == [MIDDLE, SMALL]
-    assert reason == "this machine writes about 18 tokens a second with it; large would write 6"
-    _, reason = for_cpu(MODELS, 100e9, 2 << 30, 0)
+    told = "its first word is heard about 597 ms after a person's last one on this machine; large would take 1091"
+    assert reason == told
+    assert for_cpu(MODELS, 30e9, PLENTY, 0, 1100)[0] == MODELS, "who waits longer gets the better one"
+    _, reason = for_cpu(MODELS, 100e9, 2 << 30, 0, 700)
     assert "large needs 2.3 GB and 2.1 are free" in reason
 
 
 @given(st.floats(1e6, 1e13), st.integers(0, PLENTY), st.integers(0, 1 << 33))
 def test_a_faster_machine_never_gets_a_smaller_model(weights_s: float, free: int, cache: int) -> None:
     def size(speed: float, room: int) -> int:
-        models, _ = for_cpu(MODELS, speed, room, cache)
+        models, _ = for_cpu(MODELS, speed, room, cache, 700)
         assert models[-1] is SMALL, "what can always serve is always among them"
         return models[0].parameters
 

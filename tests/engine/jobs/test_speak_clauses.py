@@ -81,7 +81,7 @@ class Speaker:
 def test_words_are_said_before_the_clause_is_whole_and_each_once() -> None:
     speaker = Speaker()
     before = speaker.write("A first clause that takes its time to be", 0.1, whole="written, word by word. ")
-    assert before[2] == 0 < before[3]  # from four words on
+    assert before[1] == 0 < before[2]  # from three words on
     speaker.send(EndInput("t"))
     assert reason(speaker.messages[-1]) == "eos"
     ledger, words = Ledger(), []
