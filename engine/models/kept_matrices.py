@@ -79,21 +79,28 @@ class KeptMatrices:
         except OSError as error:
             log.warning("packed=%s not kept: %s", self._path, error.strerror or error)
             return
-        for other in self._path.parent.glob(f"{self._path.name.partition('-')[0]}-*.packed"):
-            if other != self._path:  # of an earlier state of the same files
-                with contextlib.suppress(OSError):
-                    other.unlink()
+        self._remove_old()
         log.info("packed=%s kept", self._path)
+
+    def _remove_old(self) -> None:
+        """Remove what was packed of an earlier state of these files, and of this model with all but one adapter more."""
+        model, adapter, _ = self._path.name.split("-")
+        others = [path for path in self._path.parent.glob(f"{model}-*.packed") if path != self._path]
+        stale = [path for path in others if path.name.split("-")[1] == adapter]
+        with contextlib.suppress(OSError):
+            rest = sorted((path for path in others if path not in stale), key=lambda path: path.stat().st_mtime)
+            for path in (*stale, *rest[:-1]):
+                path.unlink()
 
 
 def file_name(sources: Sequence[Path]) -> str:
-    """Return the name of the file for weights from these files: one part for where they are, one for their state."""
+    """Return the name of the file for weights from these files: of the first, of all of them, and of their state."""
     places, states = [str(path.resolve()) for path in sources], []
     for path in sources:
         stat = path.stat()
         states.append(f"{stat.st_ino} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}")
-    parts = (hashlib.sha256("\n".join(one).encode()).hexdigest()[:16] for one in (places, [str(PACKING), *states]))
-    return "-".join(parts) + ".packed"
+    parts = (places[:1], places, [str(PACKING), *states])
+    return "-".join(hashlib.sha256("\n".join(part).encode()).hexdigest()[:16] for part in parts) + ".packed"
 
 
 def _read(path: Path) -> dict[str, PackedPart]:

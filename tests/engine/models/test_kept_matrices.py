@@ -116,6 +116,18 @@ def test_another_state_of_the_model_is_packed_anew_and_the_old_one_goes(folder: 
     assert not before.exists()
 
 
+def test_a_model_with_one_adapter_after_another_keeps_two(folder: Path) -> None:
+    path, made = source(folder), []
+    for number in range(4):
+        adapter = path.with_name(f"adapter{number}")
+        adapter.touch()
+        kept = KeptMatrices([path, adapter])
+        kept.put("one", part())
+        kept.save()
+        made.append(folder / kept_matrices.file_name([path, adapter]))
+    assert [one.exists() for one in made] == [False, False, True, True]
+
+
 def test_a_folder_that_cannot_be_written_costs_one_line(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = source(folder)
     folder.parent.mkdir(exist_ok=True)
