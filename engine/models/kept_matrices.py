@@ -83,7 +83,7 @@ class KeptMatrices:
         log.info("packed=%s kept", self._path)
 
     def _remove_old(self) -> None:
-        """Remove what was packed of an earlier state of these files, and of this model with all but one adapter more."""
+        """Drop what was packed of an earlier state of these files, and of this model with all but one more adapter."""
         model, adapter, _ = self._path.name.split("-")
         others = [path for path in self._path.parent.glob(f"{model}-*.packed") if path != self._path]
         stale = [path for path in others if path.name.split("-")[1] == adapter]
