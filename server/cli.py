@@ -15,7 +15,6 @@ from pathlib import Path
 
 from voxlane.server import config as configuration
 from voxlane.server import log
-from voxlane.server.api.service import VERSION
 from voxlane.server.commands import arguments as command_line
 from voxlane.server.commands.cluster_arguments import add_cluster
 from voxlane.server.commands.lab import add_lab, run_lab
@@ -25,6 +24,7 @@ from voxlane.server.config import (
     API_KEY_VARIABLE,
     CHAT_KEY_VARIABLE,
     STORE_PASSWORD_VARIABLE,
+    VERSION,
     WEBHOOK_SECRET_VARIABLE,
     Config,
 )

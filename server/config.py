@@ -17,6 +17,7 @@ import typing
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -37,6 +38,8 @@ from voxlane.server.conversation.values import INSTRUCTIONS
 from voxlane.server.errors import ConfigError
 from voxlane.server.log import quote
 from voxlane.server.validation import InvalidValue, checked, description_of, fields_of, rule_of
+
+VERSION = version("voxlane")
 
 API_KEY_VARIABLE = "VOXLANE_API_KEY"
 """When set, every request to /v1 needs `Authorization: Bearer` with this value."""

@@ -116,7 +116,7 @@ class BlockPool:
         self._references[block] += 1
 
     def release(self, block: int) -> None:
-        """Drop a reference; at the last one the block becomes cached if its content is registered, else free."""
+        """Drop a reference; after the last one the block is cached if its content is registered, else soon free."""
         references = self._references[block]
         assert references > 0, f"block {block} released but not owned"
         self._references[block] = references - 1

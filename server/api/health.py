@@ -12,8 +12,9 @@ from starlette.responses import Response
 
 from voxlane.server.api.bodies import JsonReply
 from voxlane.server.api.endpoint import JSON, Answer, endpoint
-from voxlane.server.api.service import VERSION, service_of
+from voxlane.server.api.service import service_of
 from voxlane.server.audio.voices import served_name
+from voxlane.server.config import VERSION
 from voxlane.server.engine_client.engine_client import State
 from voxlane.server.errors import Draining, EngineNotReady, Unauthorized
 from voxlane.server.http.middleware import check_key

@@ -29,7 +29,8 @@ from voxlane.server.api.endpoint import (
     Sent,
     endpoint,
 )
-from voxlane.server.api.service import VERSION, Service, service_of
+from voxlane.server.api.service import Service, service_of
+from voxlane.server.config import VERSION
 from voxlane.server.errors import InternalError, TooManyConnections, Unauthorized, VoxlaneError
 from voxlane.server.http.reply import ErrorReply, to_json
 

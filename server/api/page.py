@@ -16,7 +16,8 @@ from voxlane.server.api.assets import TYPES, Asset
 from voxlane.server.api.bodies import JsonReply
 from voxlane.server.api.endpoint import JSON, Answer, endpoint
 from voxlane.server.api.openapi import summaries, table_of
-from voxlane.server.api.service import VERSION, service_of
+from voxlane.server.api.service import service_of
+from voxlane.server.config import VERSION
 from voxlane.server.errors import NotFound
 from voxlane.server.http.reply import json_response
 

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import cast
 
@@ -18,7 +17,7 @@ from voxlane.engine.api import Priority, Ready
 from voxlane.server.audio.decoding import AudioDecoder
 from voxlane.server.audio.voices import served_name
 from voxlane.server.cell.seat import CellSeat
-from voxlane.server.config import PRIORITIES, TURN_PASSWORD_VARIABLE, Config, PhoneKeys
+from voxlane.server.config import PRIORITIES, TURN_PASSWORD_VARIABLE, VERSION, Config, PhoneKeys
 from voxlane.server.engine_client.engine_client import EngineClient
 from voxlane.server.errors import Forbidden, ModelNotFound
 from voxlane.server.http.request_limit import Allowance, RequestLimit
@@ -34,8 +33,6 @@ from voxlane.server.tenants.accounts import Account, Tenants
 from voxlane.server.watching.metrics import Metrics
 from voxlane.server.watching.watch_service import WatchService
 from voxlane.server.webrtc.calls import WebRtcCalls
-
-VERSION = version("voxlane")
 
 # Model names built into programs for OpenAI. They all mean the model that the operator has configured.
 ASR_ALIASES = frozenset({"whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe"})

@@ -25,12 +25,12 @@ from threadpoolctl import threadpool_limits
 from voxlane.engine.api import AUTO_MODEL, Ready
 from voxlane.server import limits
 from voxlane.server.api.app import make_app
-from voxlane.server.api.service import VERSION, Service, make_service
+from voxlane.server.api.service import Service, make_service
 from voxlane.server.audio.voices import names, served_name
 from voxlane.server.commands.neighbours import Neighbour, advice, find_neighbours
 from voxlane.server.commands.progress import Progress
 from voxlane.server.commands.stopping import stop_signals
-from voxlane.server.config import Config, PhoneKeys, ServerConfig, read_keeper_failures
+from voxlane.server.config import VERSION, Config, PhoneKeys, ServerConfig, read_keeper_failures
 from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess
 from voxlane.server.errors import ConfigError, Draining, EngineGivenUp
 from voxlane.server.http.connections import OpenConnections

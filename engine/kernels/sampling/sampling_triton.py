@@ -234,7 +234,7 @@ def _bounds(
     row_logits, rules, place, there, crest, temperature, history, bias, terms, slot,
     VOCABULARY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Return the least score that may be kept, the mass of larger ones beyond which none is, and if that is asked."""
+    """Return the lowest score kept, the mass of larger ones that drops the rest, and whether top-p is on."""
     top_k = tl.load(rules + _TOP_K)
     top_p = tl.load(rules + _TOP_P).to(tl.float32, bitcast=True)
     min_p = tl.load(rules + _MIN_P).to(tl.float32, bitcast=True)

@@ -45,7 +45,7 @@ def judge(
     A recogniser writes words even for a hum: for ten synthetic voices that said "mhm", "hmm" and "uh-huh", Moonshine
     wrote "Emily.", "Him.", "A house." and the like 24 times of 30. So brief speech takes the floor only with certain
     words: "no", "what", a number. Brief is measured in strong sound, which ends with the voice; the detector hears 0.1
-    to 0.2 s more. Of those 100 murmurs 4 had 0.5 s of it.
+    to 0.2 s more. Of 100 murmurs 4 had 0.5 s of it.
     """
     if stops(text, policy) or (confirmed and policy.at_once):
         return Verdict.COMMIT

@@ -38,7 +38,7 @@ class Signing:
     """How a system signs its requests for documents, or its handshakes."""
 
     shown: Callable[[Mapping[str, str]], str]  # the signature among the headers, "" if there is none
-    mark: Callable[[str, SignedRequest, float], str]  # key, request, now: what no other request has, "" if not signed
+    mark: Callable[[str, SignedRequest, float], str]  # key, request, now: its own text, "" if not signed
     once: bool = True  # a mark is accepted once
     with_phone_key: bool = False  # the request must have our phone key in x-api-key, too
 

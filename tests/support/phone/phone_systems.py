@@ -1,4 +1,4 @@
-"""The far ends of all telephone systems but Twilio: Telnyx, Plivo, Exotel, Vonage, Genesys, jambonz and Asterisk.
+"""The far ends of all telephone systems but Twilio: Telnyx, Plivo, Sinch, Exotel, Vonage, Genesys, jambonz, Asterisk.
 
 Each is as strict as its system, and plays what it is sent as its system does. The sources: the systems' documents of
 their messages; Genesys' reference implementation of an AudioHook client; jambonz's mod_audio_fork; Asterisk 22.10, seen
@@ -751,4 +751,4 @@ SYSTEMS: dict[str, type[Caller]] = {
     "asterisk slin16": AsteriskWideCaller,
     "audiosocket": AudioSocketCaller,
 }
-"""The far ends by name."""
+"""The far ends by name. Sinch has neither keys nor marks: its calls stand in test_calls.py."""
