@@ -166,7 +166,8 @@ def speaking_part(config: EngineConfig, device: torch.device, progress: Progress
             "tts_model": config.tts_model,
             "speak_rate": model.sample_rate,
             "voices": voices,
-            "begins_early": isinstance(model, Hibari),  # the others take too long to say words twice
+            # Kokoro takes too long to say words twice, and a GPU writes a clause in no time.
+            "begins_early": isinstance(model, Hibari) and device.type == "cpu",
         },
         close=beside.close if beside is not None else None,
         rest=model.rest,
