@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 LEAST_BYTES = 32 << 20
 """A smaller model is packed in no time."""
 
-_MAGIC = b"voxlane packed matrices 1\n"
+_MAGIC = b"voxlane packed matrices 2\n"
 _BORDER = 64
 _MOST_HEADER = 16 << 20
 
@@ -108,10 +108,10 @@ def _read(path: Path) -> dict[str, PackedPart]:
         if file.readline(64) != _MAGIC:
             raise ValueError("it is no such file")
         file.readline(_MOST_HEADER)  # the sources: they are part of the file's name
-        length = int.from_bytes(file.read(8), "little")
-        if length > _MOST_HEADER:
-            raise ValueError("its header is too long")
-        entries = msgspec.msgpack.decode(file.read(length), type=list[_Entry])
+        length, checksum = (int.from_bytes(file.read(8), "little") for _ in range(2))
+        if length > _MOST_HEADER or zlib.crc32(header := file.read(length)) != checksum:
+            raise ValueError("its header is damaged")
+        entries = msgspec.msgpack.decode(header, type=list[_Entry])
         begin = _up(file.tell())
         wanted = begin + sum(entry.tiles * entry.tile_bytes for entry in entries)
         if os.fstat(file.fileno()).st_size != wanted or any(entry.tile_bytes % _BORDER for entry in entries):
@@ -135,7 +135,8 @@ def _write(path: Path, sources: Sequence[Path], parts: dict[str, PackedPart]) ->
     entries = [_entry(name, part, zlib.crc32(rooms[name])) for name, part in parts.items()]
     places = json.dumps([str(source.resolve()) for source in sources]).encode()
     header = msgspec.msgpack.encode(entries)
-    head = _MAGIC + places + b"\n" + len(header).to_bytes(8, "little") + header
+    numbers = b"".join(number.to_bytes(8, "little") for number in (len(header), zlib.crc32(header)))
+    head = _MAGIC + places + b"\n" + numbers + header
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
     try:

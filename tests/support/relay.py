@@ -66,10 +66,12 @@ class Relay:
         self._server.close()
         await self._end()
         await asyncio.sleep(0)
-        if left := list(self._tasks):  # a browser may have connected in the last moment
-            for task in left:
+        # A browser may have connected in the last moment: asyncio's own task still makes a connection of that.
+        while left := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.sleep(0)  # each of them has begun
+            for task in left & self._tasks:
                 task.cancel()
-            await asyncio.wait(left)
+            await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.sleep(0)  # transports close in the next turn of the loop
 
 
