@@ -9,7 +9,7 @@ from hypothesis import given
 
 from voxlane.engine.api import SpokenWord
 from voxlane.engine.models.hibari.model import Hibari
-from voxlane.engine.models.joining import TAIL, beginning, joined
+from voxlane.engine.models.joining import NEAR_S, SHIFT_S, TAIL, beginning, joined
 from voxlane.engine.models.synthesis import SynthesisedClause, TimedWord
 from voxlane.server.conversation.replies.ledger import Ledger
 
@@ -60,7 +60,8 @@ def test_what_was_heard_stays_and_every_word_comes_once(words, data, stretch, ga
             (one.source_start, one.source_end) for one in whole.words
         ]
         left_s = (len(whole.samples) - whole.words[first.words - 1].end_sample) / RATE
-        assert len(made.samples) / RATE == pytest.approx(first.heard / RATE + left_s, abs=0.08)
+        near = 2 * NEAR_S + SHIFT_S  # the join may lie that far from the word's end, at another pace
+        assert len(made.samples) / RATE == pytest.approx(first.heard / RATE + left_s, abs=near)
     ledger = Ledger()
     ledger.add(0, len(made.samples), tuple(SpokenWord(*_fields(one)) for one in made.words))
 
