@@ -103,7 +103,9 @@ def _same_moment(before: Beginning, speech: SynthesisedClause, count: int) -> in
         [edge for word in words[place - 1 : place + 1] for edge in (word.start_sample, word.end_sample)]
         for words, place in ((before.speech.words, before.words), (speech.words, count))
     )
-    return round(float(np.interp(before.heard, old, new)))
+    if before.heard > old[2]:  # in the next word, which may be another one now: its pace says nothing
+        return new[2] + before.heard - old[2]
+    return round(float(np.interp(before.heard, old[:3], new[:3])))
 
 
 def _fitting(old: Samples, samples: Samples, place: int, rate: int) -> int:
